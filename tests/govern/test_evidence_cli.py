@@ -12,7 +12,7 @@ from tenure.engine import Engine
 from tenure.govern.evidence.verification import NO_PAYLOADS
 from tenure.govern.ledger.keeper import LedgerKeeper
 from tenure.govern.signing import Signer, make_key
-from tenure.proof.signatures import public_pem
+from tenure.proof.ed25519 import public_pem
 from tests.cli.shell import Done, Tenure, in_folder
 from tests.govern.evidence_samples import PLANTED, short
 

@@ -11,7 +11,7 @@ import pytest
 
 from tenure.govern.evidence.defects import DEFECT_CODES
 from tenure.govern.evidence.verification import EvidenceFiles
-from tenure.proof.signatures import public_pem
+from tenure.proof.ed25519 import public_pem
 from tests.docs.pages import ROOT, blocks
 from tests.govern.evidence_samples import Sealed
 

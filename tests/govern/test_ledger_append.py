@@ -45,7 +45,7 @@ async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(
 async def test_what_is_there_already_is_not_appended_again(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store:
         once = await append(store, "acme", created(3))
-        sealed = ledger_leaves.sealed_leaf("acme", RUN, b"h" * 32, 9, "succeeded")
+        sealed = ledger_leaves.seal_leaf("acme", RUN, 0, b"h" * 32, 9, "succeeded")
         again = await append(store, "acme", [*created(4), sealed, sealed, *created(2)], now=8)
         assert again[:3] == once
         assert [leaf.pos for leaf in again] == [0, 1, 2, 3, 4, 4, 0, 1]

@@ -161,19 +161,19 @@ async def test_another_policy_is_tried_on_what_was_decided(url: str | None) -> N
             with pytest.raises(TenureError):
                 await denied.result()
             shadowing = ShadowEvaluation(lab.engine.store, lab.engine.artifacts.get)
-            found = await shadowing.judged("default", CompiledPolicy(load_policy(looks)), 0, 100)
+            found = await shadowing.evaluate("default", CompiledPolicy(load_policy(looks)), 0, 100)
             assert (found.looked_at, found.same, found.not_judged) == (4, 2, {})
             differs = {(one.was, one.would, one.why): one.run for one in found.differs}
             assert sorted(differs) == [("allow", "deny", "big: too many"), ("deny", "allow", "posts")]
             assert differs["allow", "deny", "big: too many"] == run.id
             (told,) = await explain_decisions(lab.engine.store, run_int(denied.id))
             assert told.request == {"target": {"url": "/effects"}, "fields": {"json": {"n": 80}}}
-            assert (await shadowing.judged("default", CompiledPolicy(load_policy(ALLOW)), 0, 100)).same == 2
+            assert (await shadowing.evaluate("default", CompiledPolicy(load_policy(ALLOW)), 0, 100)).same == 2
             assert (
-                await shadowing.judged("default", CompiledPolicy(load_policy(ALLOW)), 0, 1)
+                await shadowing.evaluate("default", CompiledPolicy(load_policy(ALLOW)), 0, 1)
             ).looked_at == 1
             assert (
-                await shadowing.judged("other", CompiledPolicy(load_policy(ALLOW)), 0, 100)
+                await shadowing.evaluate("other", CompiledPolicy(load_policy(ALLOW)), 0, 100)
             ).looked_at == 0
 
 
@@ -182,7 +182,7 @@ async def _judge(lab: Lab, condition: str) -> ShadowReport:
     rule = {"name": "posts", "connector": "http", "operation": "post", "when": condition, "allow": True}
     policy = json.dumps({"version": 1, "rules": [rule]})
     shadowing = ShadowEvaluation(lab.engine.store, lab.engine.artifacts.get)
-    return await shadowing.judged("default", CompiledPolicy(load_policy(policy)), 0, 100)
+    return await shadowing.evaluate("default", CompiledPolicy(load_policy(policy)), 0, 100)
 
 
 async def test_key_and_tier_of_what_was_denied_are_judged_too(url: str | None) -> None:

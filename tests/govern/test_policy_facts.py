@@ -20,9 +20,9 @@ from tenure.govern.policy.facts import (
     ROOTS,
     SCHEMAS,
     checked_facts,
+    collect_relied_facts,
     time_facts,
 )
-from tenure.govern.policy.relied_facts import collect_relied_facts
 from tenure.kernel.act_commands import FIXED_COLUMNS, ReliedFacts, Ruling
 from tenure.kernel.costs import Cost
 from tenure.kernel.run_rows import ROWS

@@ -18,6 +18,7 @@ from tenure.govern.signing import make_key, sign_checkpoint
 from tenure.proof import merkle, signed_notes
 from tenure.proof.signatures import TrustedKeys
 from tests.govern.evidence_samples import Sealed
+from tests.proof.test_merkle import tree_root
 from tests.proof.test_signed_notes import AT, BODIES, ORIGIN
 
 
@@ -60,8 +61,8 @@ async def proven(sealed: Sealed, at: int = AT) -> Proven:
     said = open_envelope(sealed.bundle.envelope).statement.predicate
     bodies = [*BODIES[:4], build_leaf(said).body, *BODIES[4:]]
     hashes = [merkle.leaf_hash(body) for body in bodies]
-    steps = [merkle.tree_root(hashes[low:high]) for low, high in merkle.inclusion_ranges(4, len(bodies))]
-    checkpoint = await sign_checkpoint(sealed.signer, ORIGIN, len(bodies), merkle.tree_root(hashes), at)
+    steps = [tree_root(hashes[low:high]) for low, high in merkle.inclusion_ranges(4, len(bodies))]
+    checkpoint = await sign_checkpoint(sealed.signer, ORIGIN, len(bodies), tree_root(hashes), at)
     return Proven(said, checkpoint, signed_notes.format_proof(4, steps, bodies[4], checkpoint))
 
 

@@ -14,6 +14,7 @@ from tenure.govern.signing import Signer, make_key, sign_checkpoint
 from tenure.proof import ledger_leaves, merkle, signed_notes
 from tenure.proof.signatures import TrustedKeys, is_valid_signature
 from tests.govern.ledger_databases import RUN
+from tests.proof.test_merkle import tree_root
 
 AT = 1_770_000_000_123_456
 BODIES = [ledger_leaves.created_leaf("acme", RUN + n, bytes([n]) * 32).body for n in range(7)]
@@ -28,14 +29,14 @@ def signer(tmp_path_factory: pytest.TempPathFactory) -> Signer:
 async def checkpoint_of(
     signer: Signer, bodies: list[bytes], origin: str = ORIGIN
 ) -> signed_notes.LedgerCheckpoint:
-    root = merkle.tree_root(map(merkle.leaf_hash, bodies))
+    root = tree_root(map(merkle.leaf_hash, bodies))
     return await sign_checkpoint(signer, origin, len(bodies), root, AT)
 
 
 async def proof_of(signer: Signer, bodies: list[bytes], index: int) -> signed_notes.InclusionProof:
     hashes = [merkle.leaf_hash(body) for body in bodies]
     spans = merkle.inclusion_ranges(index, len(bodies))
-    steps = [merkle.tree_root(hashes[low:high]) for low, high in spans]
+    steps = [tree_root(hashes[low:high]) for low, high in spans]
     return signed_notes.parse_proof(
         signed_notes.format_proof(index, steps, bodies[index], await checkpoint_of(signer, bodies))
     )
@@ -49,7 +50,7 @@ async def test_a_checkpoint_is_a_signed_note(signer: Signer) -> None:
     assert origin.startswith("tenure/")
     assert origin.endswith("/acme")
     assert (size, time) == ("7", "time 1770000000")
-    assert base64.b64decode(root) == merkle.tree_root(map(merkle.leaf_hash, BODIES))
+    assert base64.b64decode(root) == tree_root(map(merkle.leaf_hash, BODIES))
     dash, name, body = line.rstrip("\n").split(" ")
     assert (dash, name) == ("—", origin)
     decoded = base64.b64decode(body)

@@ -28,7 +28,7 @@ from tenure.govern.evidence.sealer import RunSealer, SealerTask
 from tenure.govern.governor import Governor
 from tenure.govern.ledger.keeper import LedgerKeeper
 from tenure.govern.ledger.signing_keys import SigningKeys
-from tenure.govern.policy.startup_policy import install_policy
+from tenure.govern.policy.connector_check import install_policy
 from tenure.govern.signing import configured_signer
 from tenure.govern.uses_check import check_uses
 from tenure.kernel import capability

@@ -13,8 +13,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -22,8 +22,8 @@ from tenure import clock, ids
 from tenure.artifacts import ArtifactStore
 from tenure.chance import SystemChance
 from tenure.errors import TenureError
-from tenure.govern.connector import CallFault, Connector, ConnectorCall
-from tenure.govern.connectors.faults import LATE
+from tenure.govern.connector import CallFault, Connector, ConnectorCall, FoundEffect
+from tenure.govern.connectors.faults import LATE, call_failed, classify_safely
 from tenure.govern.proposals import encode_proposal
 from tenure.kernel import profiles, retry
 from tenure.kernel.act_commands import SAFE_TO_REPEAT, ActCommand, ActReply, ProposedAct, RepeatAct, SettleAct
@@ -38,6 +38,7 @@ from tenure.store.port import Store
 from tenure.store.replay import ReplayAct
 
 log = get_logger(__name__)
+T = TypeVar("T")
 
 CALL_SECONDS = 30.0
 """The most a call may take, if its lease does not end earlier."""
@@ -48,6 +49,7 @@ REPEAT_SECONDS_MAX = 900.0
 """How long after its INTENT a call is repeated automatically. After that people are asked."""
 REPEAT_PAUSE_SECONDS = (1.0, 60.0)
 """The pause between repeated calls, which grows with their age between these limits."""
+LATE_MESSAGE = "the call's deadline passed before the call was made; nothing was sent"
 SETTLE_PAUSE_SECONDS = 0.2
 UNANSWERED_MAX = 10_000
 
@@ -88,19 +90,21 @@ class PendingAct(msgspec.Struct, frozen=True, kw_only=True):
     fence: ActLease
     ask: ActRequest
     connector: Connector | None
-    """None if this process has no connector for it."""
+    """None if this process has no connector for the action."""
     operation: str
     proposed: ProposedAct
 
     def head(self) -> dict[str, Any]:
+        """The fields that all commands about the act begin with."""
         fence = self.fence
-        cause = f"{ids.run_text(fence.run_id)}.{fence.idx}.{fence.n}"
         return {
             "run_id": fence.run_id,
             "idx": fence.idx,
             "n": fence.n,
             "tenant": fence.tenant,
-            "context": Context("system:governor", "system", cause),
+            "context": Context(
+                "system:governor", "system", f"{ids.run_text(fence.run_id)}.{fence.idx}.{fence.n}"
+            ),
         }
 
     def call(self, deadline: float) -> ConnectorCall:
@@ -115,8 +119,10 @@ class PendingAct(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActCaller:
-    def __init__(self, office: ActOrchestrator, artifacts: ArtifactStore, now_us: Callable[[], int]) -> None:
-        self._office = office
+    def __init__(
+        self, orchestrator: ActOrchestrator, artifacts: ArtifactStore, now_us: Callable[[], int]
+    ) -> None:
+        self._orchestrator = orchestrator
         self._artifacts = artifacts
         self._now_us = now_us
         self._chance = SystemChance()
@@ -124,30 +130,27 @@ class ActCaller:
         """Receipts of calls that this process made and that ended without an answer."""
         self.call_seconds = CALL_SECONDS
 
-    # --------------------------------------------------------------------------------------- before it
+    # ----------------------------------------------------------------------------------- before the call
 
     async def state_before(self, action: PendingAct) -> tuple[bytes | None, ActResult | None]:
         """The state to keep for a later undo; or, for a reversal, the conflict that forbids it."""
         connector, expects = action.connector, action.ask.expects
         if connector is None or not (action.proposed.reversible or expects is not None):
             return None, None
-        deadline = min(action.fence.until(), clock.boot_seconds() + READ_SECONDS)
         try:
-            async with asyncio.timeout(max(deadline - clock.boot_seconds(), 0.0)):
-                state = await connector.state(action.call(deadline))
+            state = await _read(action, connector.state)
         except Exception as raised:
-            fault = _classified(connector, raised)
+            fault = classify_safely(connector, raised)
             later = self._now_us() + round((fault.retry_after_seconds or 0.0) * 1e6)
-            may = fault.retryable or fault.outcome == "unknown"
-            return None, _failed(fault, retry_at=later if may else None)
-        if expects is not None:
-            changed = sorted(name for name, value in expects.items() if (state or {}).get(name) != value)
-            if changed:
-                said = f"{', '.join(changed)} of the target changed since it was written"
-                return None, ActResult(state="conflict", code="ACTION_CONFLICT", message=said)
-        return (None if state is None else await self.aside(action, state)), None
+            retryable = fault.retryable or fault.outcome == "unknown"
+            return None, _failed(fault, retry_at=later if retryable else None)
+        changed = [name for name, value in (expects or {}).items() if (state or {}).get(name) != value]
+        if changed:
+            message = f"{', '.join(sorted(changed))} of the target changed since it was written"
+            return None, ActResult(state="conflict", code="ACTION_CONFLICT", message=message)
+        return (None if state is None else await self.encode_stored(action, state)), None
 
-    async def aside(self, action: PendingAct, value: Any) -> bytes:
+    async def encode_stored(self, action: PendingAct, value: Any) -> bytes:
         """A value as it is stored: a large one goes to the artifacts."""
         body = msgspec.json.encode(value, order="sorted")
         if len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED):
@@ -156,14 +159,12 @@ class ActCaller:
 
     def question(self, action: PendingAct, rationale: list[str]) -> bytes:
         """The question to people: the connector's rendering of the action, why they are asked, and separately the agent's own words."""
-        ask, rendered = action.ask, []
-        if action.connector is not None:
-            rendered = action.connector.render(action.operation, ask.target, ask.fields)
+        ask, connector = action.ask, action.connector
         return encode_proposal(
             action=ask.action,
             target=ask.target,
             fields=ask.fields,
-            rendered=rendered,
+            rendered=[] if connector is None else connector.render(action.operation, ask.target, ask.fields),
             rationale=rationale,
             why=ask.why[:MESSAGE_CHARS_MAX],
         )
@@ -189,43 +190,34 @@ class ActCaller:
         deadline = began + min(self.call_seconds, intended.call_seconds)
         try:
             if clock.boot_seconds() >= deadline:  # law 1
-                raise _Late
+                raise call_failed("not_done", LATE, LATE_MESSAGE, retryable=True)
             async with asyncio.timeout(deadline - clock.boot_seconds()):
                 result = await action.connector.call(action.call(deadline))
-        except _Late:
-            late = "the call's deadline passed before the call was made; nothing was sent"
-            fault = CallFault(outcome="not_done", code=LATE, message=late, retryable=True)
         except Exception as raised:
-            fault = _classified(action.connector, raised)
+            fault = classify_safely(action.connector, raised)
         else:
-            return await self._succeeded(action, intended.no, result)
+            return await self._record_success(action, intended.no, result)
+        intent_at = self._now_us() if first is None else first.intent_at
         if fault.outcome == "unknown":
-            return await self._lost(
-                action, intended.no, fault, self._now_us() if first is None else first.intent_at
-            )
-        if first is not None:
-            return await self._refused_again(action, intended.no, fault, first)
-        return await self._failed(action, intended.no, fault, tries)
+            return await self._recover_answer(action, intended.no, fault, intent_at)
+        if first is None:
+            return await self._record_failure(action, intended.no, fault, tries)
+        if fault.retryable:
+            return await self._repeat_later(action, intended.no, fault, intent_at)
+        return await self._ask_people(action, intended.no, fault)  # law 4
 
-    async def _succeeded(self, action: PendingAct, no: int, result: Any) -> ActResult:
-        body = await self.aside(action, result)
-        await self._say(SettleAct(**action.head(), no=no, state="succeeded", result=body), action)
+    async def _record_success(self, action: PendingAct, no: int, result: Any) -> ActResult:
+        await self._settle(action, no=no, state="succeeded", result=await self.encode_stored(action, result))
         return ActResult(state="done", result=msgspec.json.decode(msgspec.json.encode(result)), receipt=no)
 
-    async def _failed(self, action: PendingAct, no: int, fault: CallFault, tries: int) -> ActResult:
-        """Record a call that was not done."""
-        after = self._retry_after(action, fault, tries)
-        message = fault.message[:MESSAGE_CHARS_MAX]
-        reply = await self._say(
-            SettleAct(
-                **action.head(),
-                no=no,
-                state="failed",
-                error=_code(fault),
-                result=msgspec.json.encode(message),
-                retry_after_seconds=after,
-            ),
+    async def _record_failure(self, action: PendingAct, no: int, fault: CallFault, tries: int) -> ActResult:
+        reply = await self._settle(
             action,
+            no=no,
+            state="failed",
+            error=_code(fault),
+            result=msgspec.json.encode(fault.message[:MESSAGE_CHARS_MAX]),
+            retry_after_seconds=self._retry_after(action, fault, tries),
         )
         return _failed(fault, retry_at=reply.eligible_at, receipt=no, tried=True)
 
@@ -241,18 +233,19 @@ class ActCaller:
         timing = profiles.for_display(action.fence.profile).timing
         return max(asked, retry.delay_us(timing.backoff, tries, timing.jitter, self._chance, None) / 1e6)
 
-    # ------------------------------------------------------------------------------- answers that were lost
+    # ----------------------------------------------------------------------------------------- lost answers
 
-    async def _lost(self, action: PendingAct, no: int, fault: CallFault, intent_at: int) -> ActResult:
-        """Law 3, for a call of this process."""
-        found = await self._looked_up(action)
-        if found is not None:
-            return await self._succeeded(action, no, found[0])
+    async def _recover_answer(
+        self, action: PendingAct, no: int, fault: CallFault, intent_at: int
+    ) -> ActResult:
+        """Find out what happened to a call of this process whose answer is lost (law 3)."""
+        if (found := await self._look_up(action)) is not None:
+            return await self._record_success(action, no, found.result)
         if action.proposed.repeats in SAFE_TO_REPEAT:
-            return await self._again_later(action, no, fault, intent_at)
+            return await self._repeat_later(action, no, fault, intent_at)
         return await self._ask_people(action, no, fault)
 
-    async def _again_later(self, action: PendingAct, no: int, fault: CallFault, intent_at: int) -> ActResult:
+    async def _repeat_later(self, action: PendingAct, no: int, fault: CallFault, intent_at: int) -> ActResult:
         """Leave the act intended and repeat the call under the same key, for a limited time."""
         now = self._now_us()
         age = (now - intent_at) / 1e6
@@ -265,38 +258,24 @@ class ActCaller:
         pause = max(min(max(age, least), most), fault.retry_after_seconds or 0.0)
         return _failed(fault, retry_at=now + round(pause * 1e6), receipt=no)
 
-    async def _refused_again(
-        self, action: PendingAct, no: int, fault: CallFault, first: ReplayAct
-    ) -> ActResult:
-        if fault.retryable:
-            return await self._again_later(action, no, fault, first.intent_at)
-        return await self._ask_people(action, no, fault)
-
     async def _ask_people(self, action: PendingAct, no: int, fault: CallFault) -> ActResult:
-        known = f"{fault.code}: {fault.message}"[:MESSAGE_CHARS_MAX]
-        message = SettleAct(
-            **action.head(),
-            no=no,
-            state="unknown",
-            error=_code(fault),
-            question=self.question(action, [known]),
-        )
-        reply = await self._say(message, action)
+        question = self.question(action, [f"{fault.code}: {fault.message}"[:MESSAGE_CHARS_MAX]])
+        reply = await self._settle(action, no=no, state="unknown", error=_code(fault), question=question)
         if reply.state == "wait":
             return ActResult(state="wait", no=reply.no, receipt=no)
-        return ActResult(state="cancel", receipt=no)  # nobody is asked in a run that is being canceled
+        return ActResult(state="cancel", receipt=no)  # a run that is being canceled asks no people
 
     async def settle(self, action: PendingAct, known: ReplayAct) -> ActResult:
         """Settle an open receipt: find out what happened to a call whose caller was lost (law 3)."""
         if known.state == "unknown" and known.wait_no is not None:
             return ActResult(state="wait", no=known.wait_no, receipt=known.no)
         if action.connector is None:
-            gone = CallFault(
+            no_connector = CallFault(
                 outcome="unknown",
                 code="UNKNOWN_OPERATION",
-                message="this process no longer has a connector for it",
+                message="this process no longer has a connector for the action",
             )
-            return await self._ask_people(action, known.no, gone)
+            return await self._ask_people(action, known.no, no_connector)
         if known.state == "intent" and known.by_person:
             return await self._repeat(action, known, None)
         safe = action.proposed.repeats in SAFE_TO_REPEAT and known.repeats in SAFE_TO_REPEAT
@@ -304,24 +283,22 @@ class ActCaller:
         if not ours and known.n == action.fence.n and known.call_by > self._now_us():
             # Another process may be making this call under the same lease. Its answer would be recorded for both calls.
             return ActResult(state="failed", code="ACTION_BUSY", retry_at=known.call_by, receipt=known.no)
-        found = await self._looked_up(action)
-        if found is not None:
-            return await self._succeeded(action, known.no, found[0])
+        if (found := await self._look_up(action)) is not None:
+            return await self._record_success(action, known.no, found.result)
         lost = CallFault(
             outcome="unknown",
             code="CONNECTOR_ANSWER_LOST",
             message="the process that made the call was lost before the answer was recorded",
         )
-        if not safe:
-            return await self._ask_people(action, known.no, lost)
-        if self._now_us() - known.intent_at >= REPEAT_SECONDS_MAX * 1e6:
+        if not safe or self._now_us() - known.intent_at >= REPEAT_SECONDS_MAX * 1e6:
             return await self._ask_people(action, known.no, lost)
         return await self._repeat(action, known, known)
 
     async def _repeat(self, action: PendingAct, known: ReplayAct, first: ReplayAct | None) -> ActResult:
         began = clock.boot_seconds()
-        repeat = RepeatAct(**action.head(), no=known.no, call_seconds=self.call_seconds)
-        reply = await self._office.send(repeat)
+        reply = await self._orchestrator.send(
+            RepeatAct(**action.head(), no=known.no, call_seconds=self.call_seconds)
+        )
         if reply.state == "call":
             return await self.call(action, reply, began, tries=known.try_no, first=first)
         if reply.state == "cancel":
@@ -331,39 +308,32 @@ class ActCaller:
         # It was settled meanwhile, or must not be repeated any more: the caller looks again.
         return ActResult(state="failed", code="ACTION_BUSY", retry_at=self._now_us(), receipt=known.no)
 
-    async def _looked_up(self, action: PendingAct) -> tuple[Any] | None:
-        """The result of a call that may have been made, if the effect can be found."""
+    async def _look_up(self, action: PendingAct) -> FoundEffect | None:
+        """The effect of a call that may have been made, if it can be found."""
         assert action.connector is not None
-        deadline = min(action.fence.until(), clock.boot_seconds() + READ_SECONDS)
         try:
-            async with asyncio.timeout(max(deadline - clock.boot_seconds(), 0.0)):
-                found = await action.connector.lookup(action.call(deadline))
+            return await _read(action, action.connector.lookup)
         except Exception as raised:  # a failed look-up proves nothing
             log.warning("lookup_failed", run=ids.run_text(action.fence.run_id), error=type(raised).__name__)
             return None
-        return None if found is None else (found.result,)
 
-    async def _say(self, message: SettleAct, action: PendingAct) -> ActReply:
+    async def _settle(self, action: PendingAct, **outcome: Any) -> ActReply:
         """Record the outcome of a call. Retries while the store is unavailable and the lease may still be held."""
+        message = SettleAct(**action.head(), **outcome)
         while True:
             try:
-                return await self._office.send(message)
+                return await self._orchestrator.send(message)
             except TenureError as refused:
                 if not refused.retryable or clock.boot_seconds() >= action.fence.until():
                     raise
                 await asyncio.sleep(SETTLE_PAUSE_SECONDS)
 
 
-class _Late(Exception):
-    """The deadline passed before the call."""
-
-
-def _classified(connector: Connector, raised: Exception) -> CallFault:
-    try:
-        return connector.classify(raised)
-    except Exception as broken:  # a connector that cannot classify its own failure
-        log.error("classify_failed", connector=connector.name, error=type(broken).__name__)
-        return CallFault(outcome="unknown", code="CONNECTOR_ANSWER_LOST", message=type(raised).__name__)
+async def _read(action: PendingAct, read: Callable[[ConnectorCall], Awaitable[T]]) -> T:
+    """Await a read of the connector, for a limited time and as long as the lease is held."""
+    deadline = min(action.fence.until(), clock.boot_seconds() + READ_SECONDS)
+    async with asyncio.timeout(max(deadline - clock.boot_seconds(), 0.0)):
+        return await read(action.call(deadline))
 
 
 def _code(fault: CallFault) -> str:

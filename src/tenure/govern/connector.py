@@ -35,8 +35,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectorCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One call, as ordered by the governor."""
-
     tenant: str
     operation: str
     target: dict[str, Any]
@@ -81,15 +79,12 @@ class Connector(Protocol):
 
     async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
         """The part of the target's current state that an undo needs or compares; None if there is nothing to keep."""
-        ...
 
     async def call(self, call: ConnectorCall) -> Any:
         """Do the operation. Returns the part of the answer that the workflow and the receipt need. Raises what `classify` understands."""
-        ...
 
     async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
         """Find the effect of this key."""
-        ...
 
     def reverse(
         self,
@@ -100,12 +95,9 @@ class Connector(Protocol):
         result: Any,
     ) -> Reversal | None:
         """How to undo a successful action, or None if that is impossible or unnecessary."""
-        ...
 
     def classify(self, fault: BaseException) -> CallFault:
         """What an exception of `call` means."""
-        ...
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
         """The proposed writes for people, one per line, made from target and fields alone."""
-        ...

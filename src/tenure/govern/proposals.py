@@ -25,7 +25,6 @@ class ActProposal(msgspec.Struct, frozen=True, kw_only=True):
     writes: list[str] = []
     """Rendered by the connector from target and fields, with every character visible."""
     whole: bool = True
-    """Whether `writes` are complete and not truncated."""
     rationale: list[str] = []
     """Why people are asked: the policy's version and the rules that require it."""
     why: str = ""
@@ -41,10 +40,8 @@ def encode_proposal(
     why: str = "",
 ) -> bytes:
     writes = [display_text.escape_invisible(line) for line in rendered]
-    cut = any(display_text.CUT in line for line in writes) or any(
-        len(line) > WRITE_CHARS_MAX for line in writes
-    )
-    asked = ActProposal(
+    cut = any(display_text.CUT in line or len(line) > WRITE_CHARS_MAX for line in writes)
+    proposal = ActProposal(
         title=f"{action}: {display_text.truncate_text(writes[0], 150)}" if writes else action,
         action=action,
         target=target,
@@ -54,7 +51,7 @@ def encode_proposal(
         rationale=rationale,
         why=why,
     )
-    return msgspec.json.encode(asked)
+    return msgspec.json.encode(proposal)
 
 
 def read_proposal(question: Any) -> ActProposal | None:

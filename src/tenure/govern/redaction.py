@@ -25,10 +25,8 @@ LINE_CHARS_MIN = 16
 
 
 def secret_encodings(value: bytes) -> set[str]:
-    """The texts in which a secret may appear."""
     found: set[str] = set()
-    parts = {value, *(line for line in value.splitlines() if len(line.strip()) >= LINE_CHARS_MIN)}
-    for part in parts:
+    for part in {value, *(line for line in value.splitlines() if len(line.strip()) >= LINE_CHARS_MIN)}:
         plain = part.decode(errors="surrogateescape")
         others = {plain.strip(), part.hex(), part.hex().upper(), *_in_base64(part)}
         others |= {json.dumps(plain, ensure_ascii=plainly)[1:-1] for plainly in (True, False)}
@@ -58,9 +56,9 @@ def _pattern(form: str) -> str:
 
 class Redactor:
     def __init__(self, values: Iterable[bytes]) -> None:
-        every = {form for value in values for form in secret_encodings(value)}
+        forms = {form for value in values for form in secret_encodings(value)}
         # The longest first: one secret may contain another.
-        patterns = [_pattern(form) for form in sorted(every, key=len, reverse=True)]
+        patterns = [_pattern(form) for form in sorted(forms, key=len, reverse=True)]
         self._found = re.compile("|".join(patterns)) if patterns else None
 
     def text(self, text: str) -> str:
@@ -79,6 +77,5 @@ class Redactor:
         if isinstance(value, list | tuple):
             return [self.clean(item) for item in value]
         if isinstance(value, int | float) and not isinstance(value, bool):
-            shown = str(value)
-            return REDACTED if self._found.search(shown) else value
+            return REDACTED if self._found.search(str(value)) else value
         return value

@@ -144,8 +144,9 @@ def _read_key_file(file: Path) -> bytes:
             if not stat.S_ISREG(found.st_mode):
                 raise _unavailable(f"{file} is not a regular file")
             if found.st_mode & 0o077:
-                mode = stat.S_IMODE(found.st_mode)
-                raise _unavailable(f"others can read {file} (mode {mode:04o}): run chmod 600 {file}")
+                raise _unavailable(
+                    f"others can read {file} (mode {stat.S_IMODE(found.st_mode):04o}): run chmod 600 {file}"
+                )
             return opened.read(KEY_BYTES_MAX)
     except OSError as fault:
         raise _unavailable(f"{file} cannot be read: {fault.strerror}") from None
@@ -161,10 +162,14 @@ def _split_command(text: str) -> list[str]:
 def _run_signer(argv: list[str], message: bytes) -> bytes:
     """The signature that a signer command prints: 64 bytes, or base64 of them. The command does not inherit TENURE_*
     variables, which contain database addresses and secrets."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
     try:
         done = subprocess.run(  # an argv from the installation's own configuration, without a shell
-            argv, input=message, capture_output=True, timeout=COMMAND_SECONDS, check=False, env=environment
+            argv,
+            input=message,
+            capture_output=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+            env={name: value for name, value in os.environ.items() if not name.startswith("TENURE_")},
         )
     except subprocess.TimeoutExpired:
         raise _unavailable(f"the signer command took longer than {COMMAND_SECONDS:.0f} seconds") from None
@@ -172,9 +177,9 @@ def _run_signer(argv: list[str], message: bytes) -> bytes:
         raise _unavailable(f"the signer command cannot be started: {fault.strerror}") from None
     if done.returncode != 0:  # its output is not repeated: it may contain a secret
         raise _unavailable(f"the signer command ended with exit code {done.returncode}")
-    if len(done.stdout) == SIGNATURE_BYTES:
-        return done.stdout
-    signature = decode_base64(done.stdout.decode("ascii", "replace").strip())
+    signature: bytes | None = done.stdout
+    if len(done.stdout) != SIGNATURE_BYTES:
+        signature = decode_base64(done.stdout.decode("ascii", "replace").strip())
     if signature is None or len(signature) != SIGNATURE_BYTES:
         raise _unavailable("the signer command printed no signature: expected 64 bytes, or base64 of them")
     return signature
@@ -186,5 +191,4 @@ def _unavailable(message: str) -> TenureError:
 
 def _display_reference(reference: str) -> str:
     """A reference for a message. Text that is not a known reference may be a key, so it is not repeated."""
-    kind = reference.partition(":")[0]
-    return reference if kind in ("file", "env") else "the signer command"
+    return reference if reference.startswith(("file:", "env:")) else "the signer command"

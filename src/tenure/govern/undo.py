@@ -6,13 +6,13 @@ Laws:
 2. Only actions that certainly happened are undone. An action that is unsettled, cannot be undone, or belongs to another run is listed, with
    what a person should do.
 3. A reversal is tried only if the target is still as the run wrote it. Otherwise it is a conflict, which is listed and not touched.
-4. The connector determines the action that reverses another one, whoever requests it. Its key is derived from the receipt, so that two
+4. The connector determines the action that reverses another one, not the requester. Its key is derived from the receipt, so that two
    undos of one run reverse an action once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -44,29 +44,37 @@ class UndoableAct(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     """For a reused result: the run that did the action."""
 
+    def line(self, outcome: UndoOutcome, note: str = "", reversal: Reversal | None = None) -> UndoLine:
+        """What an undo did, or would do, about the action."""
+        return UndoLine(
+            receipt=self.no,
+            step=self.step,
+            action=f"{self.connector}.{self.operation}",
+            outcome=outcome,
+            by="" if reversal is None else f"{self.connector}.{reversal.operation}",
+            note=note,
+        )
+
 
 async def load_undoable_acts(
     store: Store, artifacts: ArtifactStore, run_id: int, step: str | None = None
 ) -> list[UndoableAct]:
-    """The actions of a run that were not undone yet, newest first; of one step if it is named."""
-    receipts: Sequence[ReceiptRow] = await store.read("receipts_of", run_id)
+    """The actions of a run that were not undone yet, newest first. If `step` is given, only those of that step."""
+    receipts: list[ReceiptRow] = await store.read("receipts_of", run_id)
     held = [row for row in receipts if row.state in ("intent", "unknown", "succeeded", "reused")]
-    if not held:
-        return []
-    names = {row.idx: row.name for row in await store.read("steps_of", run_id)}
-    found = []
-    for row in sorted(held, key=lambda row: (row.intent_at, row.no), reverse=True):
-        place = names.get(row.idx, str(row.idx))
-        if step is None or step in (place, row.label):
-            found.append(await _done(store, artifacts, row, place))
-    return found
+    names = {row.idx: row.name for row in await store.read("steps_of", run_id)} if held else {}
+    return [
+        await _load_act(store, artifacts, row, name)
+        for row in sorted(held, key=lambda row: (row.intent_at, row.no), reverse=True)
+        if step in (None, row.label, name := names.get(row.idx, str(row.idx)))
+    ]
 
 
-async def _done(store: Store, artifacts: ArtifactStore, row: ReceiptRow, place: str) -> UndoableAct:
+async def _load_act(store: Store, artifacts: ArtifactStore, row: ReceiptRow, step: str) -> UndoableAct:
     request = await _decoded(store, artifacts, row.run_id, row.request_ref) or {}
     return UndoableAct(
         no=row.no,
-        step=place,
+        step=step,
         connector=row.connector,
         operation=row.operation,
         state=row.state,
@@ -90,11 +98,12 @@ async def check_reversal(
     row = next((row for row in await store.read("receipts_of", run_id) if row.no == no), None)
     if row is not None and row.state == "reversed":
         return "it was already undone"
-    way = None if row is None else plan_reversal(await _done(store, artifacts, row, ""), connectors)
-    if row is not None and isinstance(way, Reversal):
-        said = [f"{row.connector}.{way.operation}", way.target, way.fields, way.expects]
-        if _plain(said) == _plain([ask.action, ask.target, ask.fields, ask.expects]):
-            return None
+    if row is not None:
+        way = plan_reversal(await _load_act(store, artifacts, row, ""), connectors)
+        if isinstance(way, Reversal):
+            expected = [f"{row.connector}.{way.operation}", way.target, way.fields, way.expects]
+            if _plain(expected) == _plain([ask.action, ask.target, ask.fields, ask.expects]):
+                return None
     raise TenureError("INVALID_INPUT", f"{ask.action} does not reverse action {no} of that run")
 
 
@@ -117,30 +126,17 @@ async def _decoded(store: Store, artifacts: ArtifactStore, run_id: int, ref: int
 
 def plan_reversal(done: UndoableAct, connectors: Mapping[str, Connector]) -> Reversal | UndoLine:
     """How to undo an action, or the line that says why it is not undone."""
-
-    def left(outcome: UndoOutcome, note: str) -> UndoLine:
-        return UndoLine(
-            receipt=done.no,
-            step=done.step,
-            action=f"{done.connector}.{done.operation}",
-            outcome=outcome,
-            note=note,
-        )
-
     if done.state in ("intent", "unknown"):
-        return left("unsettled", "its outcome is unknown: settle its receipt, then undo again")
+        return done.line("unsettled", "its outcome is unknown: settle its receipt, then undo again")
     if done.state == "reused":
-        return left("cannot", f"it reused the effect of {done.source}: undo that run")
+        return done.line("cannot", f"it reused the effect of {done.source}: undo that run")
     connector = connectors.get(done.connector)
     operation = None if connector is None else connector.operations.get(done.operation)
     if connector is None or operation is None:
-        return left("cannot", f"no connector here has {done.connector}.{done.operation}")
-    found = connector.reverse(done.operation, done.target, done.fields, done.before, done.result)
-    if found is None:
-        return left(
-            "cannot", operation.undo_hint or "it cannot be undone automatically: check the target by hand"
-        )
-    return found
+        return done.line("cannot", f"no connector here has {done.connector}.{done.operation}")
+    return connector.reverse(done.operation, done.target, done.fields, done.before, done.result) or done.line(
+        "cannot", operation.undo_hint or "it cannot be undone automatically: check the target by hand"
+    )
 
 
 async def preview_undo(
@@ -151,20 +147,11 @@ async def preview_undo(
     step: str | None = None,
 ) -> UndoResult:
     """What an undo would do. Nothing is called."""
-    lines = []
-    for done in await load_undoable_acts(store, artifacts, run_id, step):
-        way = plan_reversal(done, connectors)
-        lines.append(
-            way
-            if isinstance(way, UndoLine)
-            else UndoLine(
-                receipt=done.no,
-                step=done.step,
-                action=f"{done.connector}.{done.operation}",
-                outcome="to_undo",
-                by=f"{done.connector}.{way.operation}",
-            )
-        )
+    acts = await load_undoable_acts(store, artifacts, run_id, step)
+    lines = (
+        plan if isinstance(plan, UndoLine) else done.line("to_undo", reversal=plan)
+        for done, plan in ((done, plan_reversal(done, connectors)) for done in acts)
+    )
     return UndoResult(run=ids.run_text(run_id), lines=tuple(lines))
 
 
@@ -181,11 +168,11 @@ def undo_workflow(
             )
         return await load_undoable_acts(store, artifacts, mine[0].undo_of, step)
 
-    look: Callable[..., Any] = StepFunction(read_receipts, name="receipts")
+    receipts: Callable[..., Any] = StepFunction(read_receipts, name="receipts")
 
     async def undo(run: str, step: str | None = None) -> UndoResult:
         lines: list[UndoLine] = []
-        for done in await look(run, step):
+        for done in await receipts(run, step):
             way = plan_reversal(done, connectors)
             if isinstance(way, UndoLine):
                 lines.append(way)
@@ -205,16 +192,7 @@ def undo_workflow(
                 outcome, note = "conflict", str(conflict)
             except ActionFailed as failed:
                 outcome, note = "failed", str(failed)
-            lines.append(
-                UndoLine(
-                    receipt=done.no,
-                    step=done.step,
-                    action=f"{done.connector}.{done.operation}",
-                    outcome=outcome,
-                    by=f"{done.connector}.{way.operation}",
-                    note=note,
-                )
-            )
+            lines.append(done.line(outcome, note, way))
         return UndoResult(run=run, lines=tuple(lines))
 
     return Workflow(undo, name=UNDO_WORKFLOW, version=UNDO_VERSION, queue=UNDO_QUEUE)

@@ -32,22 +32,20 @@ def check_uses(declared: DeclaredWorkflow, connectors: Connectors, tools: Contai
         for problem in _problems(step, known[step.target], guesses)
     ]
     if found:
-        told = "; ".join(f"{one.path} {one.problem}" for one in found)
-        raise TenureError("WORKFLOW_INVALID", f"{declared.source}: {told}", tuple(found))
+        listed = "; ".join(f"{one.path} {one.problem}" for one in found)
+        raise TenureError("WORKFLOW_INVALID", f"{declared.source}: {listed}", tuple(found))
 
 
 def _problems(step: DeclaredStep, operation: Operation, guesses: Suggestions) -> Iterator[Detail]:
     at = f"steps[{step.index}].with"
     for name in step.arguments:
         if name not in ACT_KEYS:
-            guess = guesses.close_to(name, ACT_KEYS, "there are")
-            yield Detail(f"{at}.{name}", f"is unknown{guess}")
+            yield Detail(f"{at}.{name}", f"is unknown{guesses.close_to(name, ACT_KEYS, 'there are')}")
     for name, schema in (("target", operation.target), ("fields", operation.fields)):
         given = step.arguments.get(name, {})
-        open_ = set(_templates(given, f"{at}.{name}"))
-        for problem in json_schema.find_problems(schema, given, f"{at}.{name}", guesses=guesses):
-            if problem.path not in open_:
-                yield problem
+        unknown = set(_templates(given, f"{at}.{name}"))
+        problems = json_schema.find_problems(schema, given, f"{at}.{name}", guesses=guesses)
+        yield from (problem for problem in problems if problem.path not in unknown)
 
 
 def _templates(value: Any, at: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -39,10 +39,11 @@ class _Gate:
         self.deadline = deadline
         self.sent = False
 
-    def pass_(self) -> None:
-        if clock.boot_seconds() >= self.deadline:
+    def seconds_left(self) -> float:
+        left = self.deadline - clock.boot_seconds()
+        if left <= 0:
             raise RequestNotSent("its deadline passed before it was sent", late=True)
-        self.sent = True
+        return left
 
 
 class _Stream(httpcore.AsyncNetworkStream):
@@ -57,7 +58,8 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         if buffer:
-            self._gate.pass_()
+            self._gate.seconds_left()
+            self._gate.sent = True
         await self._inner.write(buffer, timeout)
 
     async def aclose(self) -> None:
@@ -77,17 +79,8 @@ class _GatedBackend(GuardedBackend):
         super().__init__(reach, "requests", plain=plain)
         self._gate = gate
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[Any] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        return _Stream(
-            await super().connect_tcp(host, port, timeout, local_address, socket_options), self._gate
-        )
+    async def connect_tcp(self, *args: Any, **options: Any) -> httpcore.AsyncNetworkStream:
+        return _Stream(await super().connect_tcp(*args, **options), self._gate)
 
 
 @lru_cache(maxsize=16)
@@ -107,15 +100,12 @@ async def send_request(
     content: bytes = b"",
 ) -> HttpResponse:
     """Send one request and return its response, whatever its status. `deadline` is a time of `clock.boot_seconds()`."""
-    refused = find_url_problem(url, way)
-    if refused is not None:
-        raise RequestNotSent(refused, refused=True)
+    if (problem := find_url_problem(url, way)) is not None:
+        raise RequestNotSent(problem, refused=True)
     if len(content) > REQUEST_BYTES_MAX:
         raise RequestNotSent(f"the request has more than {REQUEST_BYTES_MAX} bytes", refused=True)
-    left = deadline - clock.boot_seconds()
-    if left <= 0:
-        raise RequestNotSent("its deadline passed before it was sent", late=True)
     gate = _Gate(deadline)
+    left = gate.seconds_left()
     # End before the caller's own timeout, which could not tell whether anything was sent.
     left -= min(DEADLINE_MARGIN_SECONDS, left / 10)
     try:
@@ -127,11 +117,12 @@ async def send_request(
         raise
     except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, UnicodeError) as fault:
         # ValueError: an invalid header.
-        what = _said(fault)
+        timed_out = isinstance(fault, TimeoutError | httpx.TimeoutException)
+        message = "the request timed out" if timed_out else str(fault) or type(fault).__name__
         if gate.sent:
-            raise ResponseLost(what) from fault
-        refused_here = isinstance(fault.__cause__, AddressRefused) or isinstance(fault, ValueError)
-        raise RequestNotSent(what, refused=refused_here, late=clock.boot_seconds() >= deadline) from fault
+            raise ResponseLost(message) from fault
+        refused = isinstance(fault.__cause__, AddressRefused) or isinstance(fault, ValueError)
+        raise RequestNotSent(message, refused=refused, late=clock.boot_seconds() >= deadline) from fault
 
 
 async def _exchange(
@@ -145,31 +136,30 @@ async def _exchange(
 ) -> HttpResponse:
     transport = httpx.AsyncHTTPTransport(verify=trusted_certificates(way.ca_file), retries=0, trust_env=False)
     plain = url[:5].lower() == "http:"
-    transport._pool._network_backend = _GatedBackend(
-        way.reach, gate, plain=plain
-    )  # httpx has no argument for it
-    timeout = httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS_MAX))
-    async with httpx.AsyncClient(
-        transport=transport, timeout=timeout, follow_redirects=False, trust_env=False
-    ) as client:
-        sent = {"Accept-Encoding": "identity", "Connection": "close", **headers}
-        async with client.stream(method, url, headers=sent, content=content or None) as response:
-            body, cut = bytearray(), False
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > ANSWER_BYTES_MAX:
-                    del body[ANSWER_BYTES_MAX:]
-                    cut = True
-                    break
-            return HttpResponse(
-                status=response.status_code,
-                headers={name.lower(): value for name, value in response.headers.items()},
-                body=bytes(body),
-                cut=cut,
-            )
-
-
-def _said(fault: BaseException) -> str:
-    if isinstance(fault, TimeoutError | httpx.TimeoutException):
-        return "the request timed out"
-    return str(fault) or type(fault).__name__
+    # httpx has no argument for the network backend.
+    transport._pool._network_backend = _GatedBackend(way.reach, gate, plain=plain)
+    async with (
+        httpx.AsyncClient(
+            transport=transport,
+            timeout=httpx.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS_MAX)),
+            follow_redirects=False,
+            trust_env=False,
+        ) as client,
+        client.stream(
+            method,
+            url,
+            headers={"Accept-Encoding": "identity", "Connection": "close", **headers},
+            content=content or None,
+        ) as response,
+    ):
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > ANSWER_BYTES_MAX:
+                break
+        return HttpResponse(
+            status=response.status_code,
+            headers={name.lower(): value for name, value in response.headers.items()},
+            body=bytes(body[:ANSWER_BYTES_MAX]),
+            cut=len(body) > ANSWER_BYTES_MAX,
+        )

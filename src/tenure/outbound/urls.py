@@ -21,8 +21,6 @@ _HOST_RULE = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::(?P<port>[0-9]{
 
 
 class OutboundRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the requests of one connector may go."""
-
     hosts: tuple[str, ...] = ()
     """`api.example.com` (default port), `api.example.com:8443`, `*.example.com`."""
     reach: AllowedNetworks = AllowedNetworks()
@@ -69,11 +67,11 @@ def find_url_problem(url: str, route: OutboundRoute) -> str | None:
 def _has_dot_segments(path: list[str]) -> bool:
     """Whether a path has `.` or `..` segments for any server: servers unquote more than once, read backslashes as slashes, or
     ignore what follows a semicolon."""
-    for text in path:
-        for _ in range(UNQUOTED_MAX):
-            if any(part.partition(";")[0] in (".", "..") for part in re.split(r"[/\\]", text)):
-                return True
-            text = unquote(text)
+    text = "/".join(path)
+    for _ in range(UNQUOTED_MAX):
+        if any(part.partition(";")[0] in (".", "..") for part in re.split(r"[/\\]", text)):
+            return True
+        text = unquote(text)
     return False
 
 

@@ -16,9 +16,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
+PRIVATE_BYTES = 32
+
 
 def generate_key() -> tuple[bytes, bytes]:
-    """A new key: its PEM file and its public bytes."""
+    """A new key: the contents of its PEM file, and its public bytes."""
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return pem, key.public_key().public_bytes_raw()
@@ -34,10 +36,7 @@ def private_from_pem(pem: bytes) -> Ed25519PrivateKey | None:
 
 
 def private_from_raw(raw: bytes) -> Ed25519PrivateKey | None:
-    try:
-        return Ed25519PrivateKey.from_private_bytes(raw)
-    except ValueError:
-        return None
+    return Ed25519PrivateKey.from_private_bytes(raw) if len(raw) == PRIVATE_BYTES else None
 
 
 def is_valid_signature(public: bytes, message: bytes, signature: bytes) -> bool:

@@ -3,7 +3,7 @@
 Laws:
 1. A leaf is canonical JSON (RFC 8785): the same facts always give the same bytes, and so the same hash.
 2. A leaf contains ids, hashes and counts. It contains no payload, no name and no secret.
-3. A run has two leaves: `created_leaf`, with the hash of its first event, and `sealed_leaf`, with the length and head of its
+3. A run has two leaves: `created_leaf`, with the hash of its first event, and `seal_leaf`, with the length and head of its
    event chain. Numbered supplements seal later events. `part` distinguishes the leaves of one run or chain.
 """
 
@@ -33,29 +33,29 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 def created_leaf(tenant: str, run_id: int, first: bytes) -> LedgerEntry:
     """`first` is the hash of the run's first event."""
-    return _of_run("created", tenant, run_id, 0, {"hash": first.hex()})
+    return _run_leaf("created", tenant, run_id, 0, {"hash": first.hex()})
 
 
-def sealed_leaf(tenant: str, run_id: int, head: bytes, events: int, outcome: str) -> LedgerEntry:
-    """`head` is the hash of the last of `events` events."""
-    return _of_run("sealed", tenant, run_id, 0, _chain(head, events, outcome))
-
-
-def supplement_leaf(tenant: str, run_id: int, no: int, head: bytes, events: int, outcome: str) -> LedgerEntry:
-    """The `no`-th seal after the first one, for events that came later."""
-    return _of_run("supplement", tenant, run_id, no, _chain(head, events, outcome))
+def seal_leaf(tenant: str, run_id: int, part: int, head: bytes, events: int, outcome: str) -> LedgerEntry:
+    """`head` is the hash of the last of `events` events. Part 0 is the first seal of a run, and later parts are supplements."""
+    more = {"head": head.hex(), "events": events, "outcome": outcome}
+    return _run_leaf("supplement" if part else "sealed", tenant, run_id, part, more)
 
 
 def admin_leaf(tenant: str, seq: int, head: bytes) -> LedgerEntry:
     """The admin chain has reached line `seq`."""
-    body = _body("admin", tenant, {"seq": seq, "head": head.hex()})
-    return LedgerEntry(kind="admin", run_id=None, part=seq, body=body)
+    return _entry("admin", tenant, None, seq, {"seq": seq, "head": head.hex()})
 
 
 def key_leaf(action: str, key_id: str, public: bytes, at: int, **more: Any) -> LedgerEntry:
     """`action` is `added`, `rotated` or `revoked`. These leaves are in the installation's own ledger."""
-    facts = {"action": action, "key": key_id, "public": encode_base64(public), "at": at, **more}
-    return LedgerEntry(kind="key", run_id=None, part=0, body=_body("key", "", facts))
+    return _entry(
+        "key",
+        "",
+        None,
+        0,
+        {"action": action, "key": key_id, "public": encode_base64(public), "at": at, **more},
+    )
 
 
 def leaf_problem(leaf: LedgerLeafRow) -> str | None:
@@ -67,31 +67,26 @@ def leaf_problem(leaf: LedgerLeafRow) -> str | None:
         return "it cannot be decoded"
     if not isinstance(facts, dict) or canon != leaf.body or facts.get("format") != FORMAT:
         return "it does not have the format of a leaf"
-    run = None if leaf.run_id is None else ids.run_text(leaf.run_id)
+    columns = {
+        "tenant": leaf.tenant,
+        "kind": leaf.kind,
+        "run": None if leaf.run_id is None else ids.run_text(leaf.run_id),
+    }
     part = facts.get("seq" if leaf.kind == "admin" else "no", 0)
-    if (facts.get("tenant"), facts.get("kind"), facts.get("run"), part) != (
-        leaf.tenant,
-        leaf.kind,
-        run,
-        leaf.part,
-    ):
-        return "its columns differ from its body"
-    return None
+    same = part == leaf.part and all(facts.get(name) == value for name, value in columns.items())
+    return None if same else "its columns differ from its body"
 
 
 def leaf_facts(leaf: LedgerLeafRow) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.json.decode(leaf.body)
-    return facts
+    return msgspec.json.decode(leaf.body, type=dict[str, Any])
 
 
-def _of_run(kind: str, tenant: str, run_id: int, part: int, more: dict[str, Any]) -> LedgerEntry:
-    facts = {"run": ids.run_text(run_id), **({"no": part} if part else {}), **more}
-    return LedgerEntry(kind=kind, run_id=run_id, part=part, body=_body(kind, tenant, facts))
+def _run_leaf(kind: str, tenant: str, run_id: int, part: int, more: dict[str, Any]) -> LedgerEntry:
+    return _entry(
+        kind, tenant, run_id, part, {"run": ids.run_text(run_id), **({"no": part} if part else {}), **more}
+    )
 
 
-def _chain(head: bytes, events: int, outcome: str) -> dict[str, Any]:
-    return {"head": head.hex(), "events": events, "outcome": outcome}
-
-
-def _body(kind: str, tenant: str, more: dict[str, Any]) -> bytes:
-    return canonical({"format": FORMAT, "kind": kind, "tenant": tenant, **more})
+def _entry(kind: str, tenant: str, run_id: int | None, part: int, more: dict[str, Any]) -> LedgerEntry:
+    body = canonical({"format": FORMAT, "kind": kind, "tenant": tenant, **more})
+    return LedgerEntry(kind=kind, run_id=run_id, part=part, body=body)

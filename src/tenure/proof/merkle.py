@@ -57,14 +57,6 @@ def range_hash(span: LeafRange, nodes: Mapping[NodePlace, bytes]) -> bytes:
     return combine_hashes([nodes[place] for place in full_subtrees(*span)])
 
 
-def tree_root(leaves: Iterable[bytes]) -> bytes:
-    """The root over leaves, given by their hashes."""
-    tree = GrowingTree()
-    for leaf in leaves:
-        tree.add(leaf)
-    return tree.root()
-
-
 class GrowingTree:
     """A tree to which leaves are added. It keeps only the full subtrees of its right edge."""
 

@@ -70,12 +70,6 @@ def read_public(text: str) -> bytes:
     return public
 
 
-def public_pem(public: bytes) -> str:
-    from tenure.proof import ed25519
-
-    return ed25519.public_pem(public)
-
-
 class TrustedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A key in a trust file. Times are in microseconds."""
 
@@ -120,7 +114,6 @@ class TrustedKeys:
 
     @classmethod
     def parse(cls, body: bytes, roots: Iterable[bytes] | None = None) -> TrustedKeys:
-        """Like `load`, from the file's bytes."""
         try:
             read = msgspec.json.decode(body, type=TrustFile)
         except (msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -146,17 +139,13 @@ class TrustedKeys:
         return None if roots is None else cls.from_public_keys(*roots)
 
     def dump(self) -> bytes:
-        """The bytes of the trust file."""
         return msgspec.json.format(msgspec.json.encode(self.file())) + b"\n"
 
     def file(self) -> TrustFile:
         """The trust file, oldest key first."""
-        found = sorted(self.keys.values(), key=lambda key: (key.created_at, key.id))
-        return TrustFile(format=TRUST_FORMAT, keys=found)
-
-    def public(self, named: str) -> bytes | None:
-        """The public bytes of a key, or None if the key is not trusted."""
-        return None if self.key_problem(named) is not None else decode_base64(self.keys[named].public)
+        return TrustFile(
+            format=TRUST_FORMAT, keys=sorted(self.keys.values(), key=lambda key: (key.created_at, key.id))
+        )
 
     def key_problem(self, named: str, at: int | None = None) -> str | None:
         """Why a key is not trusted (for a signature made at `at`), or None if it is trusted."""
@@ -172,23 +161,14 @@ class TrustedKeys:
 
     def problem(self, named: str, message: bytes, signature: bytes, at: int | None) -> str | None:
         """Why a signature is not trusted, or None if it is. With an unknown time (`at` None) a revoked key is not trusted."""
-        problem = self.key_problem(named, at)
-        if problem is not None:
+        if (problem := self.key_problem(named, at)) is not None:
             return problem
         key = self.keys[named]
         if at is None and key.revoked_from is not None:
             return f"key {named[:12]} is revoked, and the time of this signature is unknown"
-        public = decode_base64(key.public)
-        assert public is not None
-        if not is_valid_signature(public, message, signature):
+        if not is_valid_signature(decode_base64(key.public) or b"", message, signature):
             return f"the signature does not match key {named[:12]} and these bytes"
         return None
-
-    def verify(self, named: str, message: bytes, signature: bytes, at: int | None) -> None:
-        """Raise SEAL_UNTRUSTED, with the reason, unless a trusted key made this signature."""
-        problem = self.problem(named, message, signature, at)
-        if problem is not None:
-            raise TenureError("SEAL_UNTRUSTED", problem)
 
     def _find_problem(self, named: str) -> str | None:
         """Follow the endorsements from a key to a root."""

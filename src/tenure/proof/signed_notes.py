@@ -40,8 +40,6 @@ _SIGNATURE = re.compile(rf"{_DASH}([^\s+]+) ([A-Za-z0-9+/]+=*)")
 
 
 class LedgerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed state of a ledger."""
-
     origin: str
     size: int
     root: bytes
@@ -49,7 +47,6 @@ class LedgerCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The time of the signature, or None if the note does not have one."""
     text: str
     note: str
-    """The whole note, with its signatures."""
     signatures: tuple[tuple[str, bytes, bytes], ...]
     """(name, the first four bytes of the key's hash, signature)."""
 
@@ -73,8 +70,9 @@ def checkpoint_text(origin: str, size: int, root: bytes, at: int) -> str:
 
 
 def build_checkpoint(text: str, origin: str, public: bytes, signature: bytes) -> LedgerCheckpoint:
-    line = f"{_DASH}{origin} {encode_base64(_key_hash(origin, public) + signature)}\n"
-    return parse_checkpoint(f"{text}\n{line}")
+    return parse_checkpoint(
+        f"{text}\n{_DASH}{origin} {encode_base64(_key_hash(origin, public) + signature)}\n"
+    )
 
 
 def parse_checkpoint(note: str | bytes) -> LedgerCheckpoint:
@@ -109,14 +107,13 @@ def find_signer(checkpoint: LedgerCheckpoint, trust: TrustedKeys) -> str:
     """The id of the trusted key that signed a checkpoint; SEAL_UNTRUSTED with the reason if there is none (law 4)."""
     problem = "no trusted key has signed it"
     for known in trust.keys.values():
-        public = decode_base64(known.public) or b""
+        signer = (checkpoint.origin, _key_hash(checkpoint.origin, decode_base64(known.public) or b""))
         for name, hint, signature in checkpoint.signatures:
-            if (name, hint) != (checkpoint.origin, _key_hash(checkpoint.origin, public)):
-                continue
-            found = trust.problem(known.id, checkpoint.text.encode(), signature, checkpoint.at)
-            if found is None:
-                return known.id
-            problem = found
+            if (name, hint) == signer:
+                found = trust.problem(known.id, checkpoint.text.encode(), signature, checkpoint.at)
+                if found is None:
+                    return known.id
+                problem = found
     raise TenureError("SEAL_UNTRUSTED", f"the checkpoint of {checkpoint.size} leaves: {problem}")
 
 
@@ -130,8 +127,7 @@ def format_proof(index: int, hashes: Sequence[bytes], body: bytes, checkpoint: L
 
 def parse_proof(text: str | bytes) -> InclusionProof:
     """Parse a proof without trusting it."""
-    whole = _decoded(text, "a proof")
-    head, blank, note = whole.partition("\n\n")
+    head, blank, note = _decoded(text, "a proof").partition("\n\n")
     first, *lines = head.split("\n")
     if not blank or first != PROOF_FIRST:
         raise _invalid(f"its first line is not {PROOF_FIRST}", "proof")
@@ -186,8 +182,9 @@ def find_inclusion_problem(body: bytes, proof: InclusionProof, checkpoint: Ledge
         )
     if its.root != checkpoint.root:
         return f"two checkpoints of {its.size} leaves have different roots: the ledger was rewritten"
-    leaf = merkle.leaf_hash(body)
-    if not merkle.is_included(leaf, proof.index, checkpoint.size, proof.hashes, checkpoint.root):
+    if not merkle.is_included(
+        merkle.leaf_hash(body), proof.index, checkpoint.size, proof.hashes, checkpoint.root
+    ):
         return f"leaf {proof.index} of the ledger is a different leaf: the run was changed, or the proof belongs to another run"
     if proof.body is not None and proof.body != body:
         return f"the `extra` line of the proof is not leaf {proof.index}: the proof was changed"

@@ -1,6 +1,5 @@
 """Webhooks from the feed, and approval cards in Slack."""
 
-from tenure.publish.webhook_dispatcher import WebhookDispatcher
-from tenure.publish.webhook_targets import check_url
+from tenure.publish.webhook_dispatcher import WebhookDispatcher, check_url
 
 __all__ = ["WebhookDispatcher", "check_url"]

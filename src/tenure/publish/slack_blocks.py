@@ -28,6 +28,7 @@ from slack_sdk.models.blocks import (
     TextObject,
 )
 
+from tenure.govern.connectors.slack import escape_markup
 from tenure.govern.display_text import escape_invisible, truncate_text
 from tenure.govern.proposals import ActProposal, read_proposal
 from tenure.shapes.approvals import Approval
@@ -72,16 +73,19 @@ def render_card(view: Approval, link: str | None) -> SlackMessage:
         blocks += [_title("Why people are asked"), _plain("\n".join(asked.rationale), SAID_CHARS_MAX)]
     if asked is not None and asked.why:
         blocks += [_title("In the agent's own words (unchecked)"), _plain(f"“{asked.why}”", SAID_CHARS_MAX)]
-    blocks.append(_context(view))
+    digest = f"digest {view.digest[:DIGEST_CHARS]}" if view.digest else "binds no action"
+    context = f"{view.id} · revision {view.revision} · {digest}"
+    blocks.append(ContextBlock(elements=[PlainTextObject(text=context, emoji=False)]))
     if view.status == "requested":
         if not fits:
             blocks.append(_plain("This does not fit on a card: open the full text before you approve."))
         blocks.append(_buttons(view, link, approve=fits))
     else:
-        blocks.append(_ended(view))
+        by = ", ".join(view.votes) if view.status == "approved" else view.decided_by
+        blocks.append(_plain(view.status.capitalize() + (f" by {by}" if by else "")))
     assert len(blocks) <= BLOCKS_MAX, "a card has few blocks"
     return SlackMessage(
-        f"Approval {view.status}: {_escaped(_cut(escape_invisible(view.title), 200))}",
+        f"Approval {view.status}: {escape_markup(_cut(escape_invisible(view.title), 200))}",
         [block.to_dict() for block in blocks],
     )
 
@@ -96,37 +100,32 @@ def render_reminder(view: Approval) -> SlackMessage:
 def _writes(view: Approval, asked: ActProposal | None) -> tuple[list[Block], bool]:
     """The proposed writes, and whether they are complete."""
     if asked is not None:
-        title, text, fits = (
-            "Proposed writes",
-            "\n".join(f"• {escape_invisible(line)}" for line in asked.writes),
-            asked.whole,
-        )
+        title = "Proposed writes"
+        text = "\n".join(f"• {escape_invisible(line)}" for line in asked.writes)
     else:
         shows = view.question
         if isinstance(shows, dict):
             shows = {name: value for name, value in shows.items() if name != "title"}
         if not shows:
             return [], True
-        body = shows if isinstance(shows, str) else msgspec.json.format(msgspec.json.encode(shows)).decode()
-        title, text, fits = (
-            "Shown by the workflow (its own words)",
-            "\n".join(map(escape_invisible, body.split("\n"))),
-            True,
+        title = "Shown by the workflow (its own words)"
+        text = _escape_lines(
+            shows if isinstance(shows, str) else msgspec.json.format(msgspec.json.encode(shows)).decode()
         )
-    pieces = _pieces(text)
-    if len(pieces) > WRITE_BLOCKS_MAX:
-        pieces, fits = pieces[:WRITE_BLOCKS_MAX], False
-    return [
-        _title(title),
-        *(SectionBlock(text=PlainTextObject(text=one, emoji=False)) for one in pieces),
-    ], fits
+    pieces = _split_text(text)
+    blocks = [SectionBlock(text=PlainTextObject(text=one, emoji=False)) for one in pieces[:WRITE_BLOCKS_MAX]]
+    return [_title(title), *blocks], len(pieces) <= WRITE_BLOCKS_MAX and (asked is None or asked.whole)
 
 
-def _pieces(text: str) -> list[str]:
+def _escape_lines(text: str) -> str:
+    return "\n".join(map(escape_invisible, text.split("\n")))
+
+
+def _split_text(text: str) -> list[str]:
     """An escaped text, split at Slack's limit, but not inside of an escape."""
     pieces, piece = [], ""
     for char in text:
-        escaped = _escaped(char)
+        escaped = escape_markup(char)
         if len(piece) + len(escaped) > TEXT_CHARS_MAX:
             pieces.append(piece)
             piece = ""
@@ -142,18 +141,12 @@ def _facts(view: Approval) -> SectionBlock:
         ("People", f"{people}, of the group {escape_invisible(view.group)}" if view.group else people),
     ]
     fields: list[TextObject | dict[str, Any] | str] = [
-        PlainTextObject(text=_escaped(f"{name}: {_cut(text, FACT_CHARS_MAX)}"), emoji=False)
+        PlainTextObject(text=escape_markup(f"{name}: {_cut(text, FACT_CHARS_MAX)}"), emoji=False)
         for name, text in facts
     ]
     if view.expires_at is not None:
         fields.append(MarkdownTextObject(text=f"Expires: {_moment(view.expires_at)}"))
     return SectionBlock(fields=fields)
-
-
-def _context(view: Approval) -> ContextBlock:
-    digest = f"digest {view.digest[:DIGEST_CHARS]}" if view.digest else "binds no action"
-    text = f"{view.id} · revision {view.revision} · {digest}"
-    return ContextBlock(elements=[PlainTextObject(text=text, emoji=False)])
 
 
 def _buttons(view: Approval, link: str | None, *, approve: bool) -> ActionsBlock:
@@ -167,20 +160,13 @@ def _buttons(view: Approval, link: str | None, *, approve: bool) -> ActionsBlock
     return ActionsBlock(elements=buttons)
 
 
-def _ended(view: Approval) -> SectionBlock:
-    by = ", ".join(view.votes) if view.status == "approved" else view.decided_by
-    text = view.status.capitalize() + (f" by {by}" if by else "")
-    return _plain(text)
-
-
 def _title(text: str) -> SectionBlock:
     return SectionBlock(text=MarkdownTextObject(text=f"*{text}*"))
 
 
 def _plain(text: str, most: int = TEXT_CHARS_MAX) -> SectionBlock:
     """Untrusted text that may be truncated."""
-    seen = "\n".join(escape_invisible(line) for line in text.split("\n"))
-    pieces = _pieces(truncate_text(seen, most - 100 if most >= TEXT_CHARS_MAX else most))
+    pieces = _split_text(truncate_text(_escape_lines(text), most - 100 if most >= TEXT_CHARS_MAX else most))
     return SectionBlock(text=PlainTextObject(text=pieces[0] if pieces else "-", emoji=False))
 
 
@@ -188,10 +174,5 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
 def _moment(at: datetime) -> str:
-    """A time, shown in the reader's time zone."""
     return f"<!date^{int(at.timestamp())}^{{date_short_pretty}} {{time}}|{at:%Y-%m-%d %H:%M} UTC>"

@@ -100,26 +100,23 @@ class SlackCardPublisher:
             self._forget_at = time.monotonic() + FORGET_SECONDS
             await self._cards.delete_orphans()
         for hook in hooks.values():
-            channel = _settings(hook).channel
             for question in await self._cards.wanted(hook.tenant, CONCURRENT_CARDS_MAX):
-                await self._cards.begin(question, hook, channel)
+                await self._cards.begin(question, hook, _settings(hook).channel)
         taken = await self._cards.take(CONCURRENT_CARDS_MAX)
-        await asyncio.gather(*(self._see_to(one, hooks.get(one.hook_id)) for one in taken))
+        await asyncio.gather(*(self._update(one, hooks.get(one.hook_id)) for one in taken))
         return len(taken)
 
     # ------------------------------------------------------------------------------------------------ one card
 
-    async def _see_to(self, taken: SlackCardRow, hook: HookRow | None) -> None:
+    async def _update(self, taken: SlackCardRow, hook: HookRow | None) -> None:
         """Update one card and record the outcome."""
         if hook is None:  # it was disabled, or is no longer its tenant's oldest hook
             await self._cards.put(taken, taken.tries, again_us=us(DELAYS_SECONDS[-1]))
             return
         if taken.tries > SILENT_TRIES_MAX and taken.error is None:
             # An attempt is counted before it begins, and a failure is recorded: these attempts ended with their process.
-            aside = msgspec.structs.replace(
-                taken, error=f"{taken.tries - 1} attempts ended without a recorded outcome"
-            )
-            await self._cards.put(aside, taken.tries, again_us=None)
+            error = f"{taken.tries - 1} attempts ended without a recorded outcome"
+            await self._cards.put(msgspec.structs.replace(taken, error=error), taken.tries, again_us=None)
             log.error("card_set_aside", tenant=taken.tenant, run=taken.run_id, no=taken.no)
             return
         rows = await self._store.read("approval_detail", taken.run_id, taken.no)
@@ -127,51 +124,44 @@ class SlackCardPublisher:
             await self._cards.put(taken, taken.tries, again_us=None)
             return
         [view] = await read_approvals(self._store, rows)
-        now_has = msgspec.structs.replace(taken)
+        card = msgspec.structs.replace(taken)
+        again_us = 0 if view.status == "requested" else None
         try:
-            await self._bring_up_to_date(now_has, view, _settings(hook))
+            await self._bring_up_to_date(card, view, _settings(hook))
         except (SlackRefused, TenureError, RequestNotSent, ResponseLost) as fault:
             said = fault.code if isinstance(fault, TenureError) else str(fault)
-            wait = fault.retry_after if isinstance(fault, SlackRefused) else 0.0
-            delay = max(DELAYS_SECONDS[min(taken.tries, len(DELAYS_SECONDS)) - 1], wait)
-            over = view.status != "requested" and now_has.ts is None and not isinstance(fault, ResponseLost)
             log.warning("card_failed", tenant=taken.tenant, approval=view.id, tries=taken.tries, error=said)
-            failed = msgspec.structs.replace(now_has, error=said[:ERROR_CHARS_MAX])
-            await self._cards.put(failed, taken.tries, again_us=None if over else us(delay))
-            return
-        done = msgspec.structs.replace(now_has, tries=0, error=None)
-        await self._cards.put(done, taken.tries, again_us=0 if view.status == "requested" else None)
+            card.error = said[:ERROR_CHARS_MAX]
+            if view.status == "requested" or card.ts is not None or isinstance(fault, ResponseLost):
+                wait = fault.retry_after if isinstance(fault, SlackRefused) else 0.0
+                again_us = us(max(DELAYS_SECONDS[min(taken.tries, len(DELAYS_SECONDS)) - 1], wait))
+        else:
+            card.tries = 0
+            card.error = None
+        await self._cards.put(card, taken.tries, again_us=again_us)
 
     async def _bring_up_to_date(self, row: SlackCardRow, view: Approval, settings: CardSettings) -> None:
         """Send what is missing. `row` is updated after each message, so that it is right even if the next one fails."""
-        doubtful = row.tries > 1
-        message = render_card(view, self._link(view))
+        may_be_posted = row.tries > 1
+        link = None if self._public is None else f"{self._public.rstrip('/')}/approvals/{view.id}"
         mark = _mark(view.id, "card")
-        if row.ts is None and doubtful:
-            row.ts = await self._posted(row, settings, mark, {})
+        body = _body(row.channel, render_card(view, link), mark)
+        if row.ts is None and may_be_posted:
+            row.ts = await self._find_posted(row, settings, mark, {})
         if row.ts is None:
-            said = await self._ask(
-                settings, row.tenant, "chat.postMessage", _body(row.channel, message, mark)
-            )
-            row.ts = str(said.get("ts"))
-            row.shown = card_content_key(view)
+            row.ts = str((await self._request(settings, row.tenant, "chat.postMessage", body)).get("ts"))
         elif row.shown != card_content_key(view):
-            body = {**_body(row.channel, message, mark), "ts": row.ts}
-            await self._ask(settings, row.tenant, "chat.update", body)
-            row.shown = card_content_key(view)
+            await self._request(settings, row.tenant, "chat.update", {**body, "ts": row.ts})
+        row.shown = card_content_key(view)
         if view.reminded_at is not None and not row.reminded and view.status == "requested":
             mark = _mark(view.id, "reminder")
             thread = {"thread_ts": row.ts}
-            there = await self._posted(row, settings, mark, thread) if doubtful else None
-            if there is None:
+            if not may_be_posted or await self._find_posted(row, settings, mark, thread) is None:
                 body = {**_body(row.channel, render_reminder(view), mark), **thread}
-                await self._ask(settings, row.tenant, "chat.postMessage", body)
+                await self._request(settings, row.tenant, "chat.postMessage", body)
             row.reminded = True
 
-    def _link(self, view: Approval) -> str | None:
-        return None if self._public is None else f"{self._public.rstrip('/')}/approvals/{view.id}"
-
-    async def _posted(
+    async def _find_posted(
         self, row: SlackCardRow, settings: CardSettings, mark: dict[str, Any], thread: dict[str, str]
     ) -> str | None:
         """The timestamp of a message that may have been posted (law 2), among the newest messages."""
@@ -180,7 +170,7 @@ class SlackCardPublisher:
         if thread:
             method, body["ts"] = "conversations.replies", thread["thread_ts"]
         try:
-            said = await self._ask(settings, row.tenant, method, body)
+            said = await self._request(settings, row.tenant, method, body)
         except SlackRefused as refused:
             if refused.error in UNREADABLE:
                 return None
@@ -191,7 +181,7 @@ class SlackCardPublisher:
                 return str(one.get("ts"))
         return None
 
-    async def _ask(
+    async def _request(
         self, settings: CardSettings, tenant: str, method: str, body: dict[str, Any]
     ) -> dict[str, Any]:
         """One request to Slack: its answer, or SlackRefused."""

@@ -6,6 +6,9 @@ Laws:
 3. A notice is delivered at least once. 2xx means delivered. 410 means that the receiver is gone, and disables the subscription. Everything else is
    retried with growing delays for one day; then the notice is dead, and listed.
 4. Only the status of a response matters. A small part of its body is read, and nothing of it is stored.
+5. A target is an https URL of a public service. http is for this machine only. Both this machine and private networks must be allowed in the
+   settings. The address is checked again when the connection is made (`tenure.outbound.address_rules`), because a name can change its address.
+   Redirects are not followed, because they would bypass both checks.
 """
 
 from __future__ import annotations
@@ -15,19 +18,22 @@ import random
 import time
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from ipaddress import ip_address
 
 import httpx
 import msgspec
 
 from tenure.clock import Clock, HostClock, us
-from tenure.errors import TenureError
+from tenure.errors import Detail, TenureError
 from tenure.kernel.feed import decode_feed_lines
 from tenure.kernel.notifications import Notification, build_notifications
 from tenure.kernel.server_rows import FeedRow, NoticeRow, SubscriptionRow
 from tenure.logs import get_logger
-from tenure.outbound.address_rules import AllowedNetworks
+from tenure.outbound.address_rules import AllowedNetworks, GuardedBackend, is_allowed, literal_address
+from tenure.outbound.http import trusted_certificates
+from tenure.outbound.urls import parse_url
 from tenure.publish.webhook_messages import encode_event, signed_headers
-from tenure.publish.webhook_targets import check_url, make_client
 from tenure.secrets import Secrets
 from tenure.store.feed import FeedRepository
 from tenure.store.subscriptions import SubscriptionRepository
@@ -53,13 +59,10 @@ ANSWER_BYTES_MAX = 16 * 1024
 STOP_SECONDS = 2.0
 GONE = 410
 
-_Key = tuple[str, str]
-
 
 def delay_seconds(tries: int, chance: float) -> float:
     """The delay after `tries` attempts. `chance` is in [0, 1)."""
-    nominal = DELAYS_SECONDS[min(tries, len(DELAYS_SECONDS)) - 1]
-    return nominal * (1 + JITTER * (2 * chance - 1))
+    return DELAYS_SECONDS[min(tries, len(DELAYS_SECONDS)) - 1] * (1 + JITTER * (2 * chance - 1))
 
 
 def next_try_at(notice: NoticeRow, now_us: int, chance: float, at_least: float = 0.0) -> int | None:
@@ -70,7 +73,7 @@ def next_try_at(notice: NoticeRow, now_us: int, chance: float, at_least: float =
     return min(now_us + us(max(delay_seconds(notice.tries, chance), at_least)), last)
 
 
-class _Wanted:
+class _FollowedSubscription:
     """A followed subscription and the position up to which its feed was read."""
 
     def __init__(self, row: SubscriptionRow) -> None:
@@ -103,10 +106,10 @@ class WebhookDispatcher:
         self.reach = reach
         self._secrets = secrets
         self._clock = clock or HostClock()
-        self._followed: dict[_Key, _Wanted] = {}
-        self._looked_at = float("-inf")
-        self._told = asyncio.Event()
-        self._made = asyncio.Event()
+        self._followed: dict[tuple[str, str], _FollowedSubscription] = {}
+        self._refreshed_at = float("-inf")
+        self._woken = asyncio.Event()
+        self._due = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._deliveries: set[asyncio.Task[None]] = set()
         self._client: httpx.AsyncClient | None = None
@@ -115,10 +118,10 @@ class WebhookDispatcher:
     # -------------------------------------------------------------------------------------------- life cycle
 
     async def start(self) -> None:
-        self._client = make_client(self.reach, TRY_SECONDS_MAX, DELIVERIES_MAX)
+        self._client = _make_client(self.reach, TRY_SECONDS_MAX, DELIVERIES_MAX)
         self._tasks = [
-            asyncio.create_task(self._forever("making", self._make), name="tenure-notices"),
-            asyncio.create_task(self._forever("delivering", self._deliver_due), name="tenure-webhooks"),
+            asyncio.create_task(self._repeat("making", self._follow_feed), name="tenure-notices"),
+            asyncio.create_task(self._repeat("delivering", self._deliver_due), name="tenure-webhooks"),
         ]
 
     async def stop(self) -> None:
@@ -135,61 +138,60 @@ class WebhookDispatcher:
             await self._client.aclose()
 
     def wake(self) -> None:
-        """A commit happened in this process."""
+        """Look at the feed now, because this process has just committed."""
         if self._followed:
-            self._told.set()
+            self._woken.set()
 
     def refresh(self) -> None:
-        """Subscriptions or notices were changed in this process."""
-        self._looked_at = float("-inf")
-        self._told.set()
-        self._made.set()
+        """Look at everything now, because this process has changed subscriptions or notices."""
+        self._refreshed_at = float("-inf")
+        self._woken.set()
+        self._due.set()
 
-    async def _forever(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await work()
+                continue
             except TenureError as refused:
                 log.warning("publisher_failed", of=what, error=refused.code, message=refused.message)
-                await asyncio.sleep(SUBSCRIPTION_SCAN_SECONDS)
             except Exception:
                 log.error("publisher_failed", of=what, traceback=traceback.format_exc())
-                await asyncio.sleep(SUBSCRIPTION_SCAN_SECONDS)
+            await asyncio.sleep(SUBSCRIPTION_SCAN_SECONDS)
 
     # ---------------------------------------------------------------------------------------- making notices
 
-    async def _make(self) -> None:
-        self._told.clear()
-        await self._look()
+    async def _follow_feed(self) -> None:
+        self._woken.clear()
+        await self._refresh_subscriptions()
         more = False
         if self._followed:
             rows = await self._feed.after(min(one.reached for one in self._followed.values()), PAGE_ROWS)
             more = len(rows) == PAGE_ROWS
             if rows:
-                await self._spread(rows)
+                await self._make_notices(rows)
         if not more:
-            await _until(self._told, POLL_SECONDS if self._followed else SUBSCRIPTION_SCAN_SECONDS)
+            await _wait_for(self._woken, POLL_SECONDS if self._followed else SUBSCRIPTION_SCAN_SECONDS)
 
-    async def _look(self) -> None:
-        """Refresh the list of subscriptions every few seconds."""
-        if time.monotonic() - self._looked_at < SUBSCRIPTION_SCAN_SECONDS:
+    async def _refresh_subscriptions(self) -> None:
+        """Load the list of subscriptions again if it is too old."""
+        if time.monotonic() - self._refreshed_at < SUBSCRIPTION_SCAN_SECONDS:
             return
-        self._looked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         head = (await self._feed.bounds()).head
-        followed: dict[_Key, _Wanted] = {}
+        followed: dict[tuple[str, str], _FollowedSubscription] = {}
         for row in await self._subscriptions.list_active():
             key = (row.tenant, row.id)
-            before = self._followed.get(key)
-            if before is not None and (before.row.pos, before.row.revision) == (row.pos, row.revision):
-                followed[key] = before
-            else:
-                followed[key] = _Wanted(row)
+            known = self._followed.get(key)
+            if known is None or (known.row.pos, known.row.revision) != (row.pos, row.revision):
+                known = _FollowedSubscription(row)
+            followed[key] = known
             if row.pos > head:  # the database was moved to another server, where positions begin again
                 await self._subscriptions.advance(row, head, [])
-                self._looked_at = float("-inf")
+                self._refreshed_at = float("-inf")
         self._followed = followed
 
-    async def _spread(self, rows: list[FeedRow]) -> None:
+    async def _make_notices(self, rows: list[FeedRow]) -> None:
         """Create the notices of these rows for every subscription that has not reached them."""
         tenants = {tenant for tenant, _ in self._followed}
         found = [(row, list(build_notifications(decode_feed_lines(row.body), tenants))) for row in rows]
@@ -198,10 +200,20 @@ class WebhookDispatcher:
             if one.reached >= last:
                 continue
             notices = [
-                self._notice(one.row, row, news)
-                for row, told in found
+                NoticeRow(
+                    one.row.tenant,
+                    one.row.id,
+                    row.pos,
+                    news.part,
+                    news.told.run_id,
+                    news.type,
+                    encode_event(news, row.at),
+                    row.at,
+                    row.at,
+                )
+                for row, notifications in found
                 if row.pos > one.reached
-                for news in told
+                for news in notifications
                 if one.wants(news)
             ]
             one.reached = last
@@ -211,25 +223,16 @@ class WebhookDispatcher:
                 one.row = msgspec.structs.replace(one.row, pos=last)
                 one.written_at = time.monotonic()
                 if notices:
-                    self._made.set()
+                    self._due.set()
             else:  # another process was faster, or the subscription was changed: look again
-                self._looked_at = float("-inf")
+                self._refreshed_at = float("-inf")
                 self._followed.pop((one.row.tenant, one.row.id), None)
-
-    @staticmethod
-    def _notice(row: SubscriptionRow, feed: FeedRow, news: Notification) -> NoticeRow:
-        body = encode_event(news, feed.at)
-        return NoticeRow(
-            row.tenant, row.id, feed.pos, news.part, news.told.run_id, news.type, body, feed.at, feed.at
-        )
 
     # --------------------------------------------------------------------------------------------- delivering
 
     async def _deliver_due(self) -> None:
-        """Take due notices up to the concurrency limit, and wait for the next."""
-        self._made.clear()
+        self._due.clear()
         room = DELIVERIES_MAX - len(self._deliveries)
-        wait = POLL_SECONDS
         due = await self._subscriptions.next_due_at() if room > 0 and self._followed else None
         if due is not None and due <= await self._subscriptions.now_us():
             taken = await self._subscriptions.take_notices(room, us(TAKEN_SECONDS))
@@ -239,11 +242,11 @@ class WebhookDispatcher:
                 task.add_done_callback(self._delivered)
             if taken:
                 return
-        await _until(self._made, wait)
+        await _wait_for(self._due, POLL_SECONDS)
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
         self._deliveries.discard(task)
-        self._made.set()  # there is capacity, and the run's next notice may go
+        self._due.set()  # there is capacity, and the run's next notice may be sent
         if not task.cancelled() and (fault := task.exception()) is not None:
             log.error("delivery_failed", error=repr(fault))
 
@@ -251,9 +254,8 @@ class WebhookDispatcher:
         row = await self._subscriptions.find(notice.tenant, notice.subscription)
         if row is None or row.disabled:
             return
-        if (
-            notice.tries > NOTICE_TRIES_MAX
-        ):  # an attempt is counted before it begins: these ended without an outcome
+        if notice.tries > NOTICE_TRIES_MAX:
+            # An attempt is counted before it begins: these attempts ended without an outcome.
             await self._subscriptions.fail_notice(
                 notice, None, f"{NOTICE_TRIES_MAX} attempts ended without a recorded outcome"
             )
@@ -261,7 +263,7 @@ class WebhookDispatcher:
                 "webhook_set_aside", webhook=row.id, tenant=row.tenant, notice=f"{notice.pos}-{notice.part}"
             )
             return
-        status, problem, wait = await self._try(row, notice, await self._subscriptions.find_trace(notice))
+        status, problem, wait = await self._send(row, notice, await self._subscriptions.find_trace(notice))
         if status is not None and 200 <= status < 300:
             await self._subscriptions.delete_notice(notice)
             return
@@ -269,8 +271,9 @@ class WebhookDispatcher:
         due = next_try_at(notice, now, self._chance.random(), wait)
         await self._subscriptions.fail_notice(notice, due, problem)
         if status == GONE:
-            gone = msgspec.structs.replace(row, disabled=True, revision=row.revision + 1, updated_at=now)
-            await self._subscriptions.save(gone)
+            await self._subscriptions.save(
+                msgspec.structs.replace(row, disabled=True, revision=row.revision + 1, updated_at=now)
+            )
             self.refresh()
         log.warning(
             "webhook_failed",
@@ -282,7 +285,7 @@ class WebhookDispatcher:
             dead=due is None,
         )
 
-    async def _try(
+    async def _send(
         self, row: SubscriptionRow, notice: NoticeRow, trace: str | None
     ) -> tuple[int | None, str, float]:
         """Send a notice: the status of the response, if there was one; the problem; and the requested delay."""
@@ -308,10 +311,8 @@ class WebhookDispatcher:
 
 async def _drain(answer: httpx.Response) -> None:
     """Read a little, so that the connection can be reused. A long response is cut off with its connection."""
-    left = ANSWER_BYTES_MAX
-    async for chunk in answer.aiter_raw():
-        left -= len(chunk)
-        if left < 0:
+    async for _chunk in answer.aiter_raw():
+        if answer.num_bytes_downloaded > ANSWER_BYTES_MAX:
             return
 
 
@@ -320,9 +321,52 @@ def _retry_after(answer: httpx.Response) -> float:
     return min(float(given), DELAYS_SECONDS[-1]) if given.isdigit() and len(given) < 9 else 0.0
 
 
-async def _until(event: asyncio.Event, seconds: float) -> None:
-    try:
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-    except TimeoutError:
+
+
+# ---- Where webhooks may go.
+
+LOCAL_NAMES = frozenset({"localhost"})
+
+
+def check_url(url: str, reach: AllowedNetworks) -> None:
+    """Refuse a URL that webhooks may not go to, as far as its text tells."""
+    try:
+        problem = _find_target_problem(parse_url(url), reach)
+    except ValueError as refused:
+        problem = str(refused)
+    if problem is not None:
+        raise TenureError("INVALID_INPUT", f"url {problem}", (Detail("url", problem),))
+
+
+def _find_target_problem(url: httpx.URL, reach: AllowedNetworks) -> str | None:
+    address = literal_address(url.host)
+    local = url.host.lower().rstrip(".") in LOCAL_NAMES or (
+        address is not None and ip_address(address).is_loopback
+    )
+    if url.scheme == "http" and not (local and reach.loopback):
+        return "must be an https URL"
+    if (local and not reach.loopback) or (address is not None and not is_allowed(address, reach)):
+        return "leads to an address where webhooks do not go: allow private targets in the server's settings"
+    return None
+
+
+def _make_client(reach: AllowedNetworks, seconds: float, connections: int) -> httpx.AsyncClient:
+    transport = httpx.AsyncHTTPTransport(
+        retries=0,
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        trust_env=False,
+        verify=trusted_certificates(None),
+    )
+    transport._pool._network_backend = GuardedBackend(reach, "webhooks")  # httpx has no argument for it
+    return httpx.AsyncClient(
+        transport=transport, timeout=seconds, follow_redirects=False, trust_env=False, cookies=_NoCookies()
+    )
+
+
+class _NoCookies(httpx.Cookies):
+    def extract_cookies(self, response: httpx.Response) -> None:
         pass

@@ -30,7 +30,6 @@ from tenure.kernel.run_rows import CONDITION_FALSE
 from tenure.kernel.server_rows import NoticeRow
 
 CONTENT_TYPE = "application/cloudevents+json"
-SOURCE = "/tenure"
 _PREFIX = b"whsec_"
 
 
@@ -62,31 +61,26 @@ class CloudEvent(msgspec.Struct, kw_only=True):
     data: WebhookEventData
 
 
-def event_source(tenant: str) -> str:
-    return f"{SOURCE}/{tenant}"
-
-
 def encode_event(news: Notification, at_us: int) -> bytes:
     """A notification as it is sent. Its id is unique within its run: a feed position would reveal the activity of other tenants."""
     told = news.told
-    more: dict[str, Any] = {}
-    if news.type == STATUS_CHANGED:
-        more = {"status": news.word, "state": told.status}
-    elif news.type == STEP_COMPLETED:
-        more = {"step": told.steps}
-        if told.skipped:
-            more["skipped"] = [{"name": name, "reason": CONDITION_FALSE} for name in told.skipped]
-    elif news.type == PROPOSAL_CREATED:
-        more = {"proposal_id": news.question}
-    elif news.type in (APPROVAL_REQUESTED, APPROVAL_REMINDER):
-        more = {"approval_id": news.question}
+    skipped = [{"name": name, "reason": CONDITION_FALSE} for name in told.skipped] or None
+    more: dict[str, dict[str, Any]] = {
+        STATUS_CHANGED: {"status": news.word, "state": told.status},
+        STEP_COMPLETED: {"step": told.steps, "skipped": skipped},
+        PROPOSAL_CREATED: {"proposal_id": news.question},
+        APPROVAL_REQUESTED: {"approval_id": news.question},
+        APPROVAL_REMINDER: {"approval_id": news.question},
+    }
     event = CloudEvent(
         id=f"{news.run}-{told.seq}-{news.type}" + (f"-{news.no}" if news.no else ""),
-        source=event_source(told.tenant),
+        source=f"/tenure/{told.tenant}",
         type=news.type,
         subject=news.run,
         time=datetime.fromtimestamp(at_us / 1e6, UTC),
-        data=WebhookEventData(run_id=news.run, workflow=told.workflow, profile=told.profile, **more),
+        data=WebhookEventData(
+            run_id=news.run, workflow=told.workflow, profile=told.profile, **more.get(news.type, {})
+        ),
     )
     return msgspec.json.encode(event)
 
@@ -115,9 +109,8 @@ def signed_headers(notice: NoticeRow, secret: bytes, at_us: int, trace: str | No
     signed = hmac.digest(
         decode_signing_secret(secret), b"%b.%b.%b" % (id_.encode(), at.encode(), notice.body), "sha256"
     )
-    traced = {} if trace is None else {"traceparent": trace}
     return {
-        **traced,
+        **({} if trace is None else {"traceparent": trace}),
         "content-type": CONTENT_TYPE,
         "user-agent": "tenure-webhooks",
         "webhook-id": id_,

@@ -81,7 +81,7 @@ def new(
 ) -> None:
     """Make a key: the private half goes to a new file that only you can read, the public one to stdout."""
     from tenure.govern.signing import make_key
-    from tenure.proof.signatures import public_pem
+    from tenure.proof.ed25519 import public_pem
 
     made = make_key(to)
     if as_json:

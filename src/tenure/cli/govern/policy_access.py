@@ -80,7 +80,7 @@ class LocalPolicies:
         """What another policy would have decided."""
         [now] = await self._engine.store.read("now")
         looking = ShadowEvaluation(self._engine.store, self._engine.artifacts.get)
-        return await looking.judged(
+        return await looking.evaluate(
             self._tenant, CompiledPolicy(load_policy(text)), now.now_us - us(since_seconds), SHADOWED_MAX
         )
 

@@ -14,15 +14,15 @@ class ConnectorBase:
     name: str
     operations: Mapping[str, Operation]
 
-    async def state(self, call: ConnectorCall) -> dict[str, Any] | None:  # noqa: ARG002 # for whoever reads something
+    async def state(self, call: ConnectorCall) -> dict[str, Any] | None:  # noqa: ARG002 # for connectors with state
         return None
 
-    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:  # noqa: ARG002 # for whoever can look
+    async def lookup(self, call: ConnectorCall) -> FoundEffect | None:  # noqa: ARG002 # for connectors with a look-up
         return None
 
     def reverse(
         self,
-        operation: str,  # noqa: ARG002 # for whoever takes something back
+        operation: str,  # noqa: ARG002 # for connectors with an undo
         target: dict[str, Any],  # noqa: ARG002 # the same
         fields: dict[str, Any],  # noqa: ARG002 # the same
         before: dict[str, Any] | None,  # noqa: ARG002 # the same

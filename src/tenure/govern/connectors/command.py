@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from tenure import clock
 from tenure.commands.confinement import choose_confinement
 from tenure.commands.process import CommandResult, ResolvedCommand, run_command
 from tenure.expressions.json_schema import object_schema
@@ -48,14 +47,13 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     summary: str = ""
     args: tuple[str, ...] = ()
-    """Precede the arguments of the workflow."""
+    """These precede the arguments of the workflow."""
     env: tuple[str, ...] = ()
     """The variables that a workflow may set."""
     seconds: float = SECONDS_DEFAULT
     cwd: str | None = None
     repeats: Literal["native_key", "sets_state", "none"] = "none"
     tenants: tuple[str, ...] = (EVERY_TENANT,)
-    """The tenants that may use it."""
 
 
 _FIELDS = object_schema(
@@ -105,11 +103,11 @@ class CommandConnector(ConnectorBase):
         given: list[str] = call.fields.get("args", [])
         if any("\0" in arg for arg in given):
             raise call_failed("not_done", "INVALID_INPUT", "fields.args: an argument has a NUL character")
-        env = {**_checked(call.fields.get("env", {}), program), KEY_VARIABLE: call.key}
-        for name, reference in _checked(call.fields.get("secret_env", {}), program).items():
+        env = {**_check_env(call.fields.get("env", {}), program), KEY_VARIABLE: call.key}
+        for name, reference in _check_env(call.fields.get("secret_env", {}), program).items():
             env[name] = self._secrets.resolve(reference, call.tenant).decode(errors="surrogateescape")
         work = ResolvedCommand(argv=(program.path, *program.args, *given), env=env, cwd=program.cwd)
-        left = min(call.deadline - clock.boot_seconds(), program.seconds)
+        left = min(call.seconds_left, program.seconds)
         if left <= 0:
             raise call_failed("not_done", LATE, "its deadline passed before it was started", retryable=True)
         confinement = await asyncio.to_thread(partial(choose_confinement, allow_none=True))
@@ -117,27 +115,28 @@ class CommandConnector(ConnectorBase):
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:  # noqa: ARG002 # it has no target
         program = self._programs[operation]
-        said = [
+        return display_lines(
             f"Run {display_value(program.path)}",
             *(f"  {display_value(arg)}" for arg in (*program.args, *fields.get("args", []))),
-        ]
-        said += [
-            f"  with {display_value(name)} = {display_value(value)}"
-            for name, value in fields.get("env", {}).items()
-        ]
-        said += [
-            f"  with {display_value(name)} = the secret at {display_value(value)}"
-            for name, value in fields.get("secret_env", {}).items()
-        ]
-        return display_lines(*said)
+            *(
+                f"  with {display_value(name)} = {display_value(value)}"
+                for name, value in fields.get("env", {}).items()
+            ),
+            *(
+                f"  with {display_value(name)} = the secret at {display_value(value)}"
+                for name, value in fields.get("secret_env", {}).items()
+            ),
+        )
 
 
-def _checked(env: dict[str, str], program: Program) -> dict[str, str]:
+def _check_env(env: dict[str, str], program: Program) -> dict[str, str]:
     for name, value in env.items():
         if name not in program.env or name in _OURS or "\0" in value:
-            known = ", ".join(program.env) or "none"
-            problem = f"fields.env: a workflow must not set {name!r}; the program's settings allow {known}"
-            raise call_failed("not_done", "INVALID_INPUT", problem)
+            raise call_failed(
+                "not_done",
+                "INVALID_INPUT",
+                f"fields.env: a workflow must not set {name!r}; the program's settings allow {', '.join(program.env) or 'none'}",
+            )
     return env
 
 
@@ -148,11 +147,9 @@ def _result(ended: CommandResult) -> dict[str, Any]:
     # Its own message contains the end of the output too, cut where a secret may be.
     what, shown_end = ended.message.partition("\n")[0], ended.stderr_tail or ended.stdout
     said = f"{what}\n{_tail(shown_end, cut=ended.truncated)[-SAID_CHARS_MAX:]}"
-    if code in NOT_BEGUN:
-        raise call_failed("not_done", REJECTED, said)
     if code == TRY_AGAIN:
         raise call_failed("not_done", "COMMAND_FAILED", said, retryable=True)
-    if code in SAY_NOT_DONE:
+    if code in NOT_BEGUN or code in SAY_NOT_DONE:
         raise call_failed("not_done", REJECTED, said)
     raise call_failed("unknown", LOST, said)
 
@@ -161,11 +158,11 @@ def _tail(text: str, *, cut: bool) -> str:
     """The end of an output without secrets. A truncated output may begin in the middle of one."""
     values = resolved_so_far()
     if cut:
-        every = (form for value in values for form in secret_encodings(value))
-        text = text[max((_cut_through(form, text) for form in every), default=0) :]
+        forms = [form for value in values for form in secret_encodings(value)]
+        text = text[max((_overlap(form, text) for form in forms), default=0) :]
     return Redactor(values).text(text)[-OUTPUT_CHARS_MAX:]
 
 
-def _cut_through(form: str, text: str) -> int:
+def _overlap(form: str, text: str) -> int:
     """How many characters at the end of an encoding a text begins with."""
     return next((size for size in range(len(form) - 1, 0, -1) if text.startswith(form[-size:])), 0)

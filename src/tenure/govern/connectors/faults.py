@@ -14,11 +14,14 @@ from typing import Literal
 
 from tenure.clock import SECOND_US, HostClock
 from tenure.errors import CODES, TenureError
-from tenure.govern.connector import CallFault
+from tenure.govern.connector import CallFault, Connector
 from tenure.govern.display_text import escape_invisible, truncate_text
 from tenure.govern.redaction import Redactor
+from tenure.logs import get_logger
 from tenure.outbound.responses import HttpResponse, RequestNotSent, ResponseLost
 from tenure.secrets import resolved_so_far
+
+log = get_logger(__name__)
 
 UNREACHABLE = "CONNECTOR_UNREACHABLE"
 REFUSED = "OUTGOING_REFUSED"
@@ -81,20 +84,32 @@ _BEFORE = frozenset({"SECRET_UNAVAILABLE", "SECRET_NOT_A_REFERENCE", "INVALID_IN
 """Codes of refusals before anything is sent."""
 
 
+def classify_safely(connector: Connector, raised: Exception) -> CallFault:
+    """What an exception of a connector means. If the connector fails to classify it, the outcome is unknown."""
+    try:
+        return connector.classify(raised)
+    except Exception as broken:
+        log.error("classify_failed", connector=connector.name, error=type(broken).__name__)
+        return CallFault(outcome="unknown", code=LOST, message=type(raised).__name__)
+
+
 def raise_for_response(answer: HttpResponse, said: str = "") -> None:
     """Raise the meaning of a response that is not a success. `said` is the service's own message."""
     status = answer.status
     if 200 <= status < 300:
         return
     text = f"answered {status}" + (f": {said}" if said else "")
-    after = retry_after_seconds(answer)
     if status == 429 or (status == 503 and "retry-after" in answer.headers):
-        raise call_failed("not_done", LIMITED, text, retryable=True, retry_after_seconds=after)
+        raise rate_limited(text, retry_after_seconds(answer))
     if status in _SAYS_NOT_DONE or 400 <= status < 500:
         if 300 <= status < 400:
             text += "; redirects are not followed: use the address that it leads to"
         raise call_failed("not_done", REJECTED, text)
     raise call_failed("unknown", LOST, text)
+
+
+def rate_limited(message: str, after: float | None) -> CallFailed:
+    return call_failed("not_done", LIMITED, message, retryable=True, retry_after_seconds=after)
 
 
 def retry_after_seconds(answer: HttpResponse) -> float | None:
@@ -104,15 +119,17 @@ def retry_after_seconds(answer: HttpResponse) -> float | None:
         return None
     if given.isascii() and given.isdigit():
         return min(float(given[:9]), RETRY_AFTER_SECONDS_MAX)
-    until = _moment(given)
-    if until is None:
-        return None
-    now = _moment(answer.headers.get("date", ""))
+    until = _parse_date(given)
+    return None if until is None else seconds_until(until, _parse_date(answer.headers.get("date", "")))
+
+
+def seconds_until(moment: float, now: float | None = None) -> float:
+    """The delay until a Unix time. `now` is the service's time; by default that of this host."""
     now = HostClock().now_us() / SECOND_US if now is None else now
-    return min(max(until - now, 0.0), RETRY_AFTER_SECONDS_MAX)
+    return min(max(moment - now, 0.0), RETRY_AFTER_SECONDS_MAX)
 
 
-def _moment(text: str) -> float | None:
+def _parse_date(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, TypeError, OverflowError):

@@ -9,26 +9,24 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from tenure.clock import SECOND_US, HostClock
 from tenure.expressions.json_schema import object_schema
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
-from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import (
-    LIMITED,
     LOST,
-    RETRY_AFTER_SECONDS_MAX,
     call_failed,
     raise_for_response,
+    rate_limited,
     retry_after_seconds,
+    seconds_until,
 )
 from tenure.govern.connectors.http_service import (
     HIDDEN,
-    HttpService,
+    ServiceConnector,
     build_path,
     hidden_marker,
     marker_text,
@@ -36,7 +34,7 @@ from tenure.govern.connectors.http_service import (
     refuse_markers,
     text_digest,
 )
-from tenure.govern.display_text import display_lines, display_value
+from tenure.govern.display_text import display_lines, display_pairs, display_paragraph, display_value
 from tenure.outbound.responses import HttpResponse
 
 BASE_URL = "https://api.github.com"
@@ -45,6 +43,7 @@ PAGES_MAX = 10
 PAGE_ROWS = 100
 SECOND_LIMIT_SECONDS = 60.0
 _GONE = frozenset({404, 410})
+_CHECK_KEYS = ("id", "html_url", "status", "conclusion")
 
 _REPO = {
     "type": "string",
@@ -62,7 +61,6 @@ _LOGINS = {
     "maxItems": 10,
 }
 
-
 _ISSUE = object_schema(repo=_REPO, number=_NUMBER)
 _COMMIT = object_schema(repo=_REPO, sha=_SHA)
 _SOME_LABELS = object_schema(labels={**_LABELS, "minItems": 1})
@@ -77,7 +75,7 @@ _CHECK = {
     "output_": _OUTPUT,
 }
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation(
@@ -170,16 +168,39 @@ OPERATIONS: dict[str, Operation] = {
     )
 }
 
+_REQUESTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "label.add": ("POST", "issues/{number}/labels", ()),
+    "label.set": ("PUT", "issues/{number}/labels", ()),
+    "assignee.add": ("POST", "issues/{number}/assignees", ()),
+    "assignee.remove": ("DELETE", "issues/{number}/assignees", ()),
+    "comment.create": ("POST", "issues/{number}/comments", ("id", "html_url")),
+    "status.set": ("POST", "statuses/{sha}", ("id", "state", "context")),
+    "check.create": ("POST", "check-runs", _CHECK_KEYS),
+    "check.update": ("PATCH", "check-runs/{check}", _CHECK_KEYS),
+}
+"""Operation -> the method and path of its request, and the keys of the response that are kept."""
 
-class GitHubConnector(ConnectorBase):
-    def __init__(self, name: str = "github", link: HttpService | None = None) -> None:
-        self.name = name
-        self.operations = OPERATIONS
-        self._link = link or HttpService(base_url=BASE_URL)
+_TITLES = {
+    "label.add": "Add to {issue} the labels:",
+    "label.remove": "Remove from {issue} the labels:",
+    "label.set": "Set on {issue} the labels:",
+    "assignee.add": "Assign on {issue}:",
+    "assignee.remove": "Unassign on {issue}:",
+    "comment.create": "Comment on {issue}:",
+    "comment.delete": "Delete the comment {comment} in {repo}",
+    "status.set": "Set the status of {commit}:",
+    "check.create": "Set a check run of {commit}:",
+    "check.update": "Change in {repo}, check run {check}:",
+}
+"""Operation -> the first line that approvers see."""
 
-    # ------------------------------------------------------------------------------------------ asking
 
-    async def _ask(
+class GitHubConnector(ServiceConnector):
+    name = "github"
+    operations = OPERATIONS
+    base_url = BASE_URL
+
+    async def _request(
         self, call: ConnectorCall, method: str, where: str, json: Any = msgspec.UNSET, *, gone: bool = False
     ) -> HttpResponse:
         """One request. With `gone`, a 404 or 410 is returned like a success."""
@@ -193,12 +214,12 @@ class GitHubConnector(ConnectorBase):
             _raise_for(answer)
         return answer
 
-    async def _pages(self, call: ConnectorCall, where: str, within: str = "") -> list[dict[str, Any]]:
+    async def _list_rows(self, call: ConnectorCall, where: str, within: str = "") -> list[dict[str, Any]]:
         """The rows of a list, up to a limit of pages."""
         rows: list[dict[str, Any]] = []
         sign = "&" if "?" in where else "?"
         for page in range(1, PAGES_MAX + 1):
-            body = (await self._ask(call, "GET", f"{where}{sign}per_page={PAGE_ROWS}&page={page}")).json()
+            body = (await self._request(call, "GET", f"{where}{sign}per_page={PAGE_ROWS}&page={page}")).json()
             found = body.get(within, []) if within and isinstance(body, dict) else body
             if not isinstance(found, list):
                 raise call_failed("unknown", LOST, "answered with something other than a list")
@@ -207,98 +228,70 @@ class GitHubConnector(ConnectorBase):
                 break
         return rows
 
-    # ------------------------------------------------------------------------------------------- doing
-
     async def call(self, call: ConnectorCall) -> Any:
-        match call.operation:
-            case "label.add":
-                answer = await self._ask(
-                    call, "POST", _issue(call, "labels"), {"labels": call.fields["labels"]}
-                )
-                return {"labels": _names(answer.json())}
-            case "label.set":
-                answer = await self._ask(
-                    call, "PUT", _issue(call, "labels"), {"labels": call.fields["labels"]}
-                )
-                return {"labels": _names(answer.json())}
-            case "label.remove":
-                return await self._remove_labels(call)
-            case "comment.create":
-                body: str = call.fields["body"]
-                refuse_markers(body, HIDDEN)
-                text = f"{body}\n\n{hidden_marker(call)}"
-                answer = await self._ask(call, "POST", _issue(call, "comments"), {"body": text})
-                return {**pick_fields(answer, "id", "html_url"), "digest": text_digest(text)}
-            case "comment.delete":
-                answer = await self._ask(call, "DELETE", _comment(call), gone=True)
-                if answer.status in _GONE:
-                    await self._ask(call, "GET", build_path("repos", *_repo(call)))
-                return {}
-            case "assignee.add" | "assignee.remove":
-                method = "POST" if call.operation == "assignee.add" else "DELETE"
-                asked = {"assignees": call.fields["assignees"]}
-                answer = await self._ask(call, method, _issue(call, "assignees"), asked)
-                return {"assignees": _logins(answer.json())}
-            case "status.set":
-                where = build_path("repos", *_repo(call), "statuses", call.target["sha"])
-                return pick_fields(
-                    await self._ask(call, "POST", where, call.fields), "id", "state", "context"
-                )
-            case "check.create":
-                asked = {**call.fields, "head_sha": call.target["sha"], "external_id": marker_text(call)}
-                where = build_path("repos", *_repo(call), "check-runs")
-                return pick_fields(
-                    await self._ask(call, "POST", where, asked), "id", "html_url", "status", "conclusion"
-                )
+        body = call.fields
+        if call.operation == "label.remove":
+            return await self._remove_labels(call)
+        if call.operation == "comment.delete":
+            await self._delete(call, _path(call, "issues/comments/{comment}"), _path(call))
+            return {}
+        if call.operation == "comment.create":
+            refuse_markers(body["body"], HIDDEN)
+            body = {"body": f"{body['body']}\n\n{hidden_marker(call)}"}
+        if call.operation == "check.create":
+            body = {**body, "head_sha": call.target["sha"], "external_id": marker_text(call)}
+        method, where, kept = _REQUESTS[call.operation]
+        said = (await self._request(call, method, _path(call, where), body)).json()
+        match call.operation.partition(".")[0]:
+            case "label":
+                return {"labels": _names(said)}
+            case "assignee":
+                return {"assignees": _logins(said)}
+            case "comment":
+                return {**pick_fields(said, kept), "digest": text_digest(body["body"])}
             case _:
-                where = build_path("repos", *_repo(call), "check-runs", call.target["check"])
-                return pick_fields(
-                    await self._ask(call, "PATCH", where, call.fields),
-                    "id",
-                    "html_url",
-                    "status",
-                    "conclusion",
-                )
+                return pick_fields(said, kept)
+
+    async def _delete(self, call: ConnectorCall, where: str, container: str) -> bool:
+        """Delete something. False if it is absent, and its container is not (law 3)."""
+        answer = await self._request(call, "DELETE", where, gone=True)
+        if answer.status not in _GONE:
+            return True
+        await self._request(call, "GET", container)
+        return False
 
     async def _remove_labels(self, call: ConnectorCall) -> dict[str, Any]:
         """Remove labels one by one, as GitHub requires. If some were removed before a failure, the outcome is unknown."""
         removed: list[str] = []
         for label in call.fields["labels"]:
             try:
-                answer = await self._ask(call, "DELETE", _issue(call, "labels", label), gone=True)
-                if answer.status in _GONE:
-                    await self._ask(call, "GET", _issue(call))
+                if await self._delete(
+                    call, _path(call, "issues/{number}/labels", label), _path(call, "issues/{number}")
+                ):
+                    removed.append(label)
             except Exception as raised:
-                if removed:
-                    message = f"{display_value(removed)} removed, then: {self.classify(raised).message}"
-                    raise call_failed("unknown", LOST, message) from raised
-                raise
-            if answer.status not in _GONE:
-                removed.append(label)
+                if not removed:
+                    raise
+                message = f"{display_value(removed)} removed, then: {self.classify(raised).message}"
+                raise call_failed("unknown", LOST, message) from raised
         return {"removed": removed}
-
-    # --------------------------------------------------------------------------------------- looking
 
     async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
         """For labels and people: whether each named one is present. For a set of labels: all of them."""
         match call.operation:
             case "label.add" | "label.remove":
-                there = {name.casefold() for name in await self._labels(call)}
-                return {label: label.casefold() in there for label in call.fields["labels"]}
+                return _presence(call.fields["labels"], await self._labels(call))
             case "label.set":
                 return {"labels": sorted(await self._labels(call))}
             case "assignee.add" | "assignee.remove":
-                issue = await self._ask(call, "GET", _issue(call))
-                there = {login.casefold() for login in _logins(issue.json())}
-                return {login: login.casefold() in there for login in call.fields["assignees"]}
+                issue = await self._request(call, "GET", _path(call, "issues/{number}"))
+                return _presence(call.fields["assignees"], _logins(issue.json()))
             case "status.set":
-                where = build_path("repos", *_repo(call), "commits", call.target["sha"], "statuses")
-                for row in await self._pages(call, where):
-                    if row.get("context") == call.fields["context"]:
-                        return _status(row)
-                return {"state": None}
+                rows = await self._list_rows(call, _path(call, "commits/{sha}/statuses"))
+                same = (row for row in rows if row.get("context") == call.fields["context"])
+                return next((_status(row) for row in same), {"state": None})
             case "comment.delete":
-                answer = await self._ask(call, "GET", _comment(call), gone=True)
+                answer = await self._request(call, "GET", _path(call, "issues/comments/{comment}"), gone=True)
                 body = answer.json()
                 if answer.status in _GONE or not isinstance(body, dict):
                     return {"body": None}
@@ -307,25 +300,20 @@ class GitHubConnector(ConnectorBase):
                 return None
 
     async def _labels(self, call: ConnectorCall) -> list[str]:
-        return _names(await self._pages(call, _issue(call, "labels")))
+        return _names(await self._list_rows(call, _path(call, "issues/{number}/labels")))
 
     async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
         if call.operation == "comment.create":
-            for row in await self._pages(call, _issue(call, "comments")):
+            for row in await self._list_rows(call, _path(call, "issues/{number}/comments")):
                 body = str(row.get("body", ""))
                 if body.rstrip().endswith(hidden_marker(call)):
-                    kept = {key: row[key] for key in ("id", "html_url") if key in row}
-                    return FoundEffect({**kept, "digest": text_digest(body)})
+                    return FoundEffect({**pick_fields(row, ("id", "html_url")), "digest": text_digest(body)})
         if call.operation == "check.create":
-            where = build_path("repos", *_repo(call), "commits", call.target["sha"], "check-runs")
-            for row in await self._pages(call, f"{where}?filter=all", "check_runs"):
+            where = f"{_path(call, 'commits/{sha}/check-runs')}?filter=all"
+            for row in await self._list_rows(call, where, "check_runs"):
                 if row.get("external_id") == marker_text(call):
-                    return FoundEffect(
-                        {key: row[key] for key in ("id", "html_url", "status", "conclusion") if key in row}
-                    )
+                    return FoundEffect(pick_fields(row, _CHECK_KEYS))
         return None
-
-    # ------------------------------------------------------------------------------------ taking back
 
     def reverse(
         self,
@@ -336,23 +324,19 @@ class GitHubConnector(ConnectorBase):
         result: Any,
     ) -> Reversal | None:
         before = before or {}
-        match operation:
-            case "label.add" | "label.remove" | "assignee.add" | "assignee.remove":
-                kind, adds = (
-                    ("labels" if operation.startswith("label") else "assignees"),
-                    operation.endswith(".add"),
-                )
-                changed = [name for name in fields[kind] if before.get(name) is (not adds)]
+        match operation.split("."):
+            case [noun, "add" | "remove" as verb]:
+                [(kind, names)] = fields.items()
+                changed = [name for name in names if before.get(name) is (verb == "remove")]
                 if not changed:
                     return None
-                back = f"{operation.partition('.')[0]}.{'remove' if adds else 'add'}"
                 return Reversal(
-                    operation=back,
+                    operation=f"{noun}.{'remove' if verb == 'add' else 'add'}",
                     target=target,
                     fields={kind: changed},
-                    expects=dict.fromkeys(changed, adds),
+                    expects=dict.fromkeys(changed, verb == "add"),
                 )
-            case "label.set":
+            case ["label", "set"]:
                 now = sorted(
                     result.get("labels", fields["labels"]) if isinstance(result, dict) else fields["labels"]
                 )
@@ -364,15 +348,17 @@ class GitHubConnector(ConnectorBase):
                     fields={"labels": before["labels"]},
                     expects={"labels": now},
                 )
-            case "status.set" if before.get("state"):
-                was = {key: value for key, value in before.items() if value}
+            case ["status", "set"] if before.get("state"):
                 return Reversal(
                     operation=operation,
                     target=target,
-                    fields={**was, "context": fields["context"]},
+                    fields={
+                        **{key: value for key, value in before.items() if value},
+                        "context": fields["context"],
+                    },
                     expects=_status(fields),
                 )
-            case "comment.create" if isinstance(result, dict) and {"id", "digest"} <= result.keys():
+            case ["comment", "create"] if isinstance(result, dict) and {"id", "digest"} <= result.keys():
                 return Reversal(
                     operation="comment.delete",
                     target={"repo": target["repo"], "comment": result["id"]},
@@ -383,55 +369,34 @@ class GitHubConnector(ConnectorBase):
                 return None
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-        at = display_value(target.get("repo", ""))
-        where = (
-            f"{at}#{target['number']}"
-            if "number" in target
-            else f"{at}@{display_value(target.get('sha', ''))[:12]}"
+        repo = display_value(target.get("repo", ""))
+        title = _TITLES[operation].format(
+            repo=repo,
+            issue=f"{repo}#{target.get('number', '')}",
+            commit=f"{repo}@{display_value(target.get('sha', ''))[:12]}",
+            comment=display_value(target.get("comment")),
+            check=display_value(target.get("check")),
         )
-        match operation:
-            case "label.add" | "label.remove" | "label.set":
-                verb = {"add": "Add to", "remove": "Remove from", "set": "Set on"}[
-                    operation.partition(".")[2]
-                ]
-                return display_lines(f"{verb} {where} the labels:", *_listed(fields["labels"]))
-            case "assignee.add" | "assignee.remove":
-                verb = "Assign" if operation.endswith("add") else "Unassign"
-                return display_lines(f"{verb} on {where}:", *_listed(fields["assignees"]))
-            case "comment.create":
-                body = fields["body"].split("\n")
-                return display_lines(
-                    f"Comment on {where}:", *(f"  {display_value(line, 1_000)}" for line in body)
-                )
-            case "comment.delete":
-                return [f"Delete the comment {display_value(target.get('comment'))} in {at}"]
-            case "check.update":
-                where = f"{at}, check run {display_value(target.get('check'))}"
-                return display_lines(f"Change in {where}:", *_pairs(fields))
+        match operation.partition(".")[0]:
+            case "label" | "assignee":
+                lines = [f"  {display_value(name)}" for names in fields.values() for name in names]
+            case "comment":
+                lines = display_paragraph(fields["body"]) if "body" in fields else []
             case _:
-                what = "the status" if operation == "status.set" else "a check run"
-                return display_lines(f"Set {what} of {where}:", *_pairs(fields))
+                lines = display_pairs(fields)
+        return display_lines(title, *lines)
 
 
-def _repo(call: ConnectorCall) -> tuple[str, str]:
+def _path(call: ConnectorCall, template: str = "", *below: str) -> str:
+    """A path below the call's repository. `{name}` in the template stands for a part of the target."""
+    parts = [part.format_map(call.target) for part in template.split("/") if part]
     owner, _, name = call.target["repo"].partition("/")
-    return owner, name
-
-
-def _issue(call: ConnectorCall, *below: str) -> str:
-    return build_path("repos", *_repo(call), "issues", call.target["number"], *below)
-
-
-def _comment(call: ConnectorCall) -> str:
-    return build_path("repos", *_repo(call), "issues", "comments", call.target["comment"])
+    return build_path("repos", owner, name, *parts, *below)
 
 
 def _names(rows: Any) -> list[str]:
-    return (
-        [str(row["name"]) for row in rows if isinstance(row, dict) and "name" in row]
-        if isinstance(rows, list)
-        else []
-    )
+    listed = rows if isinstance(rows, list) else []
+    return [str(row["name"]) for row in listed if isinstance(row, dict) and "name" in row]
 
 
 def _logins(issue: Any) -> list[str]:
@@ -439,16 +404,14 @@ def _logins(issue: Any) -> list[str]:
     return [str(row["login"]) for row in rows if isinstance(row, dict) and "login" in row]
 
 
+def _presence(asked: list[str], found: list[str]) -> dict[str, Any]:
+    """Whether each asked name was found. GitHub ignores the case of names."""
+    there = {name.casefold() for name in found}
+    return {name: name.casefold() in there for name in asked}
+
+
 def _status(row: dict[str, Any]) -> dict[str, Any]:
     return {key: row.get(key) or None for key in ("state", "description", "target_url")}
-
-
-def _listed(names: list[Any]) -> Iterator[str]:
-    return (f"  {display_value(name)}" for name in names)
-
-
-def _pairs(fields: dict[str, Any]) -> Iterator[str]:
-    return (f"  {display_value(name)} = {display_value(value)}" for name, value in fields.items())
 
 
 def _raise_for(answer: HttpResponse) -> None:
@@ -457,24 +420,16 @@ def _raise_for(answer: HttpResponse) -> None:
     said = str(body.get("message", "")) if isinstance(body, dict) else ""
     if answer.status in (403, 429):
         after = retry_after_seconds(answer)
-        if after is None and answer.headers.get("x-ratelimit-remaining") == "0":
-            after = _until_reset(answer)
+        reset = answer.headers.get("x-ratelimit-reset", "")
+        if (
+            after is None
+            and answer.headers.get("x-ratelimit-remaining") == "0"
+            and reset.isascii()
+            and reset.isdigit()
+        ):
+            after = seconds_until(int(reset[:12]))
         if after is None and (answer.status == 429 or "rate limit" in said.lower()):
             after = SECOND_LIMIT_SECONDS
         if after is not None:
-            raise call_failed(
-                "not_done",
-                LIMITED,
-                f"answered {answer.status}: {said}",
-                retryable=True,
-                retry_after_seconds=after,
-            )
+            raise rate_limited(f"answered {answer.status}: {said}", after)
     raise_for_response(answer, said)
-
-
-def _until_reset(answer: HttpResponse) -> float | None:
-    given = answer.headers.get("x-ratelimit-reset", "")
-    if not (given.isascii() and given.isdigit()):
-        return None
-    left = int(given[:12]) - HostClock().now_us() / SECOND_US
-    return min(max(left, 0.0), RETRY_AFTER_SECONDS_MAX)

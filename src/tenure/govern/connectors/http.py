@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -17,9 +18,13 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation
-from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import LOST, call_failed, raise_for_response
-from tenure.govern.connectors.http_service import HttpService, check_header_value
+from tenure.govern.connectors.http_service import (
+    HttpService,
+    ServiceConnector,
+    check_header_value,
+    pick_fields,
+)
 from tenure.govern.display_text import display_lines, display_value
 from tenure.outbound.responses import HttpResponse
 from tenure.outbound.urls import find_url_problem
@@ -30,7 +35,7 @@ RESERVED_HEADERS = frozenset(
 )
 """Headers that Tenure sets."""
 CREDENTIAL_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
-"""Headers with credentials, which must come from references."""
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _GONE = frozenset({404, 410})
 _KEPT_HEADERS = ("etag", "location", "x-request-id")
 
@@ -68,25 +73,27 @@ RepeatMethod = Literal["native_key", "marker", "none"]
 
 
 def http_operations(repeats: RepeatMethod) -> dict[str, Operation]:
-    """The operations of a service with this kind of deduplication."""
     state: Literal["native_key", "sets_state"] = "native_key" if repeats == "native_key" else "sets_state"
-    made = (
-        Operation(name="post", summary="Send a POST request.", target=_TARGET, fields=_BODY, repeats=repeats),
-        Operation(name="put", summary="Send a PUT request.", target=_TARGET, fields=_BODY, repeats=state),
-        Operation(
-            name="patch", summary="Send a PATCH request.", target=_TARGET, fields=_BODY, repeats=repeats
-        ),
-        Operation(
-            name="delete", summary="Send a DELETE request.", target=_TARGET, fields=_NO_BODY, repeats=state
-        ),
-    )
-    return {each.name: msgspec.structs.replace(each, undo_hint=_NOT_UNDONE, tier="med") for each in made}
+    return {
+        name: Operation(
+            name=name,
+            summary=f"Send a {name.upper()} request.",
+            target=_TARGET,
+            fields=_NO_BODY if name == "delete" else _BODY,
+            repeats=state if name in ("put", "delete") else repeats,
+            undo_hint=_NOT_UNDONE,
+            tier="med",
+        )
+        for name in ("post", "put", "patch", "delete")
+    }
 
 
-class HttpConnector(ConnectorBase):
+class HttpConnector(ServiceConnector):
+    name = "http"
+
     def __init__(
         self,
-        name: str = "http",
+        name: str | None = None,
         link: HttpService | None = None,
         *,
         repeats: RepeatMethod = "none",
@@ -95,30 +102,33 @@ class HttpConnector(ConnectorBase):
         """`lookup` is the URL of a key's effect, with `{key}` in it: 200 means that the effect exists, 404 that it does not."""
         if repeats == "marker" and "{key}" not in lookup:
             raise TenureError("INVALID_INPUT", "repeats: marker needs `lookup`, a URL that contains {key}")
-        self.name = name
+        super().__init__(name, link)
         self.operations = http_operations(repeats)
-        self._link = link or HttpService()
         self._repeats = repeats
         self._lookup = lookup
 
     async def call(self, call: ConnectorCall) -> Any:
         method = call.operation.upper()
-        headers = self._headers(call)
-        body = call.fields.get("json", msgspec.UNSET)
-        answer = await self._link.request(call, method, self._address(call), json=body, headers=headers)
-        if method == "DELETE" and answer.status in _GONE:
-            return _result(answer)
+        url = self._check_url(call.target["url"])
+        answer = await self._link.request(
+            call,
+            method,
+            url,
+            json=call.fields.get("json", msgspec.UNSET),
+            headers=self._headers(call, url),
+        )
         if answer.status == 409 and self._repeats == "native_key":
             # The first request with this key may still be in progress.
             raise call_failed("unknown", LOST, "answered 409: the request with this key is still in progress")
-        raise_for_response(answer, _said(answer))
+        if not (method == "DELETE" and answer.status in _GONE):
+            raise_for_response(answer, _said(answer))
         return _result(answer)
 
-    def _headers(self, call: ConnectorCall) -> dict[str, str]:
+    def _headers(self, call: ConnectorCall, url: str) -> dict[str, str]:
         plain: dict[str, str] = call.fields.get("headers", {})
         secret: dict[str, str] = call.fields.get("secret_headers", {})
         for name in (*plain, *secret):
-            if name.lower() in RESERVED_HEADERS or not _is_token(name):
+            if name.lower() in RESERVED_HEADERS or not _HEADER_NAME.fullmatch(name):
                 raise call_failed(
                     "not_done", "INVALID_INPUT", f"fields.headers: a workflow must not set {name!r}"
                 )
@@ -133,31 +143,28 @@ class HttpConnector(ConnectorBase):
                     "INVALID_INPUT",
                     f"fields.headers: {name} has characters that are not allowed in a header",
                 )
-        made = {**plain, KEY_HEADER: _key_text(call.key)}
-        made |= self._who(call, self._address(call))
-        said_twice = {name.lower() for name in secret}
-        made = {name: value for name, value in made.items() if name.lower() not in said_twice}
-        for name, reference in secret.items():
-            made[name] = check_header_value(self._link.secrets.resolve(reference, call.tenant))
-        return made
+        key = call.key if call.key.isascii() and call.key.isprintable() else quote(call.key, safe="")
+        made = {**plain, KEY_HEADER: key, **self._authorization(call, url)}
+        overridden = {name.lower() for name in secret}
+        return {name: value for name, value in made.items() if name.lower() not in overridden} | {
+            name: check_header_value(self._link.secrets.resolve(reference, call.tenant))
+            for name, reference in secret.items()
+        }
 
-    def _who(self, call: ConnectorCall, url: str) -> dict[str, str]:
+    def _authorization(self, call: ConnectorCall, url: str) -> dict[str, str]:
         """The authorization header, only for the service that the token belongs to."""
         own, there = httpx.URL(self._link.base_url), httpx.URL(url)
         if not self._link.tokens or (own.scheme, own.netloc) != (there.scheme, there.netloc):
             return {}
         return {"Authorization": f"Bearer {self._link.token(call.tenant)}"}
 
-    def _address(self, call: ConnectorCall) -> str:
-        url: str = call.target["url"]
+    def _check_url(self, given: str) -> str:
+        url = self._link.absolute(given)
         if url.startswith("/"):
-            if not self._link.base_url:
-                raise call_failed(
-                    "not_done", "INVALID_INPUT", "target.url is a path, but the connector has no base_url"
-                )
-            url = f"{self._link.base_url}{url}"
-        why = find_url_problem(url, self._link.way)
-        if why is not None:
+            raise call_failed(
+                "not_done", "INVALID_INPUT", "target.url is a path, but the connector has no base_url"
+            )
+        if (why := find_url_problem(url, self._link.way)) is not None:
             raise call_failed("not_done", "OUTGOING_REFUSED", f"target.url: {why}")
         return url
 
@@ -165,43 +172,28 @@ class HttpConnector(ConnectorBase):
         """Look the key up, if the settings say where."""
         if not self._lookup:
             return None
-        url = self._lookup.replace("{key}", quote(call.key, safe=""))
-        url = f"{self._link.base_url}{url}" if url.startswith("/") else url
-        answer = await self._link.request(call, "GET", url, headers=self._who(call, url))
+        url = self._link.absolute(self._lookup.replace("{key}", quote(call.key, safe="")))
+        answer = await self._link.request(call, "GET", url, headers=self._authorization(call, url))
         if answer.status == 404:
             return None
         raise_for_response(answer, _said(answer))
         return FoundEffect(_result(answer))
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
-        url = target.get("url", "")
-        there = f"{self._link.base_url}{url}" if str(url).startswith("/") else url
-        said = [f"{operation.upper()} {display_value(there)}"]
-        said += [
-            f"{display_value(name)}: {display_value(value)}"
-            for name, value in fields.get("headers", {}).items()
-        ]
-        said += [
-            f"{display_value(name)}: the secret at {display_value(value)}"
-            for name, value in fields.get("secret_headers", {}).items()
-        ]
-        body = fields.get("json", msgspec.UNSET)
-        if isinstance(body, dict):
-            said += [f"{display_value(key)} = {display_value(value)}" for key, value in body.items()]
-        elif body is not msgspec.UNSET:
-            said.append(f"body = {display_value(body)}")
-        return display_lines(*said)
-
-
-def _is_token(name: str) -> bool:
-    return bool(name) and all(
-        char.isascii() and (char.isalnum() or char in "!#$%&'*+.^_`|~-") for char in name
-    )
-
-
-def _key_text(key: str) -> str:
-    """The key for a header. Keys that are not printable ASCII are quoted."""
-    return key if key.isascii() and key.isprintable() else quote(key, safe="")
+        body = fields.get("json", {})
+        written = body if isinstance(body, dict) else {"body": body}
+        return display_lines(
+            f"{operation.upper()} {display_value(self._link.absolute(target.get('url', '')))}",
+            *(
+                f"{display_value(name)}: {display_value(value)}"
+                for name, value in fields.get("headers", {}).items()
+            ),
+            *(
+                f"{display_value(name)}: the secret at {display_value(value)}"
+                for name, value in fields.get("secret_headers", {}).items()
+            ),
+            *(f"{display_value(key)} = {display_value(value)}" for key, value in written.items()),
+        )
 
 
 def _result(answer: HttpResponse) -> dict[str, Any]:
@@ -216,10 +208,5 @@ def _result(answer: HttpResponse) -> dict[str, Any]:
 
 def _said(answer: HttpResponse) -> str:
     """The service's own message, if its JSON has one of the usual forms."""
-    body = answer.json()
-    if not isinstance(body, dict):
-        return ""
-    for key in ("detail", "message", "error", "title"):
-        if isinstance(body.get(key), str):
-            return str(body[key])
-    return ""
+    found = pick_fields(answer.json(), ("detail", "message", "error", "title")).values()
+    return next((value for value in found if isinstance(value, str)), "")

@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.govern.connector import ConnectorCall
+from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import call_failed
 from tenure.outbound.http import send_request
 from tenure.outbound.responses import HttpResponse
@@ -56,19 +58,26 @@ class HttpService(msgspec.Struct, frozen=True, kw_only=True):
         if json is not msgspec.UNSET:
             content = msgspec.json.encode(json)
             whole = {"Content-Type": "application/json", **whole}
-        where = f"{self.base_url}{url}" if url.startswith("/") else url
         return await send_request(
-            method, where, self.way, deadline=call.deadline, headers=whole, content=content
+            method, self.absolute(url), self.way, deadline=call.deadline, headers=whole, content=content
         )
+
+    def absolute(self, url: str) -> str:
+        """The URL of a path below `base_url`. Other URLs are returned unchanged."""
+        return f"{self.base_url}{url}" if url.startswith("/") else url
+
+
+class ServiceConnector(ConnectorBase):
+    base_url = ""
+
+    def __init__(self, name: str | None = None, link: HttpService | None = None) -> None:
+        self.name = name or self.name
+        self._link = link or HttpService(base_url=self.base_url)
 
 
 def check_header_value(value: bytes) -> str:
-    """A secret that is valid in a header."""
-    try:
-        text = value.decode("ascii")
-    except UnicodeDecodeError:
-        text = "\n"
-    if not text.isprintable():
+    text = value.decode("ascii", "replace")
+    if not (text.isascii() and text.isprintable()):
         raise TenureError(
             "SECRET_UNAVAILABLE", "a secret cannot be used in a header: it is not printable ASCII"
         )
@@ -83,13 +92,12 @@ def build_path(*parts: str | int) -> str:
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 
-def pick_fields(answer: HttpResponse, *keys: str) -> dict[str, Any]:
-    """The given keys of a JSON response, as far as it has them."""
-    body = answer.json()
+def pick_fields(body: Any, keys: Iterable[str]) -> dict[str, Any]:
+    """The given keys of a JSON value, as far as it has them."""
     return {key: body[key] for key in keys if key in body} if isinstance(body, dict) else {}
 
 
-# ---- Marks: how an effect is found again whose service knows no keys.
+# ---- Markers: how an effect is found again if its service knows no keys.
 
 HIDDEN = "<!-- tenure:"
 
@@ -99,12 +107,10 @@ def marker_text(call: ConnectorCall) -> str:
 
 
 def hidden_marker(call: ConnectorCall) -> str:
-    """The marker as an invisible HTML comment."""
     return f"{HIDDEN}{marker_text(call)} -->"
 
 
 def refuse_markers(text: str, sign: str) -> None:
-    """Refuse a text that contains a marker."""
     if sign in text:
         raise call_failed(
             "not_done",

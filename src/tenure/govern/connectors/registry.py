@@ -21,7 +21,7 @@ import msgspec
 from tenure.errors import TenureError
 from tenure.expressions import json_schema
 from tenure.govern.connector import CallFault, Connector, ConnectorCall, FoundEffect, Operation, Reversal
-from tenure.govern.connectors.faults import LOST, CallFailed
+from tenure.govern.connectors.faults import CallFailed, classify_safely
 from tenure.govern.display_text import display_lines, truncate_text
 from tenure.govern.redaction import Redactor
 from tenure.kernel.act_commands import RepeatSafety
@@ -46,14 +46,14 @@ class CheckedConnector:
         self.name = inner.name
         self.operations = inner.operations
 
-    async def _kept_clean(self, asked: Callable[[], Awaitable[Any]], reads: str = "") -> Any:
+    async def _redacted(self, asked: Callable[[], Awaitable[Any]], reads: str = "") -> Any:
         """Await an answer of the connector, as JSON without secrets. A failure is classified and redacted; `reads` is its outcome for reads."""
         with record_resolved() as values:
             try:
                 given = _plain(await asked())
-                return Redactor(values).clean(given)
+                return Redactor(values).clean(given)  # only now are all resolved values known
             except Exception as raised:  # any exception of a connector
-                fault = self._meaning(raised)
+                fault = classify_safely(self._inner, raised)
                 if reads:
                     fault = msgspec.structs.replace(
                         fault, outcome=reads, retryable=fault.retryable or fault.outcome == "unknown"
@@ -62,22 +62,15 @@ class CheckedConnector:
         # Outside of the handler: the cause would contain what was removed.
         raise CallFailed(clean)
 
-    def _meaning(self, raised: Exception) -> CallFault:
-        try:
-            return self._inner.classify(raised)
-        except Exception:  # a connector that cannot classify its own failure
-            return CallFault(outcome="unknown", code=LOST, message=type(raised).__name__)
-
-    async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = await self._kept_clean(lambda: self._inner.state(call), "not_done")
-        return found
+    async def state(self, call: ConnectorCall) -> Any:
+        return await self._redacted(lambda: self._inner.state(call), "not_done")
 
     async def call(self, call: ConnectorCall) -> Any:
-        return _fitting(await self._kept_clean(lambda: self._inner.call(call)))
+        return _limited(await self._redacted(lambda: self._inner.call(call)))
 
     async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
-        found = await self._kept_clean(lambda: self._inner.lookup(call), "unknown")
-        return None if found is None else FoundEffect(_fitting(found.get("result")))
+        found = await self._redacted(lambda: self._inner.lookup(call), "unknown")
+        return None if found is None else FoundEffect(_limited(found.get("result")))
 
     def reverse(
         self,
@@ -106,7 +99,7 @@ def _plain(given: Any) -> Any:
         return {"omitted": "it is not JSON"}
 
 
-def _fitting(result: Any) -> Any:
+def _limited(result: Any) -> Any:
     """A result, or a note if it is too large to store."""
     size = len(msgspec.json.encode(result))
     return result if size <= RESULT_BYTES_MAX else {"omitted": f"it has {size} bytes"}
@@ -116,9 +109,12 @@ class Connectors(Mapping[str, Connector]):
     def __init__(self, connectors: Iterable[Connector] = ()) -> None:
         self._all: dict[str, Connector] = {}
         for connector in connectors:
-            self._add(connector)
+            self._check(connector)
+            self._all[connector.name] = (
+                connector if isinstance(connector, CheckedConnector) else CheckedConnector(connector)
+            )
 
-    def _add(self, connector: Connector) -> None:
+    def _check(self, connector: Connector) -> None:
         if not NAME.fullmatch(connector.name):
             raise ValueError(f"{connector.name!r} is not a valid connector name: {NAME.pattern}")
         if connector.name in self._all:
@@ -138,9 +134,6 @@ class Connectors(Mapping[str, Connector]):
                 raise ValueError(
                     f"{whole}: `reverses_by` names {back}, which is not an operation of {connector.name}"
                 )
-        self._all[connector.name] = (
-            connector if isinstance(connector, CheckedConnector) else CheckedConnector(connector)
-        )
 
     def __getitem__(self, name: str) -> Connector:
         return self._all[name]
@@ -163,23 +156,25 @@ class Connectors(Mapping[str, Connector]):
             )
         operation = connector.operations.get(rest)
         if operation is None:
-            known = list(connector.operations)
-            guess = did_you_mean(rest, known) or f"; it has {', '.join(known)}"
+            guess = (
+                did_you_mean(rest, list(connector.operations))
+                or f"; it has {', '.join(connector.operations)}"
+            )
             raise TenureError("UNKNOWN_OPERATION", f"{action[:100]!r}: {name} has no {rest[:60]!r}{guess}")
         return connector, operation
 
     def check(self, action: str, target: Any, fields: Any) -> tuple[Connector, Operation]:
-        """The connector and the operation of an action whose target and fields are valid."""
         connector, operation = self.find(action)
         json_schema.check_value(operation.target, target, "target")
         json_schema.check_value(operation.fields, fields, "fields")
         return connector, operation
 
     def actions(self) -> Iterator[tuple[str, Operation]]:
-        """All actions: (`connector.operation`, the operation)."""
-        for name, connector in self._all.items():
-            for operation in connector.operations.values():
-                yield f"{name}.{operation.name}", operation
+        return (
+            (f"{name}.{operation.name}", operation)
+            for name, connector in self._all.items()
+            for operation in connector.operations.values()
+        )
 
 
 # ---- Which connectors an engine has.

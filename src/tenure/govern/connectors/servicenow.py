@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -19,11 +19,22 @@ import msgspec
 
 from tenure.expressions.json_schema import object_schema
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
-from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import LOST, call_failed, raise_for_response
-from tenure.govern.connectors.http_service import HttpService, build_path, marker_text, refuse_markers
-from tenure.govern.display_text import display_lines, display_value
-from tenure.outbound.responses import HttpResponse
+from tenure.govern.connectors.http_service import (
+    HttpService,
+    ServiceConnector,
+    build_path,
+    marker_text,
+    pick_fields,
+    refuse_markers,
+)
+from tenure.govern.display_text import (
+    PARAGRAPH_CHARS_MAX,
+    display_lines,
+    display_pairs,
+    display_paragraph,
+    display_value,
+)
 
 SIGN = "Correlation id: tenure-"
 _SYS_ID = {"type": "string", "pattern": "[0-9a-f]{32}"}
@@ -31,7 +42,7 @@ _INCIDENT = object_schema(sys_id=_SYS_ID)
 _CHOICE = {"type": ["string", "integer"], "maxLength": 40}
 _LINE = {"type": "string", "maxLength": 1_000}
 _LONG = {"type": "string", "maxLength": 30_000}
-_SOMEBODY = {"type": "string", "maxLength": 100, "description": "A sys_id; empty: nobody."}
+_REFERENCE = {"type": "string", "maxLength": 100, "description": "A sys_id; empty: nobody."}
 _UPDATED = {
     "state_": _CHOICE,
     "impact_": _CHOICE,
@@ -44,15 +55,15 @@ _UPDATED = {
     "close_code_": _LINE,
     "close_notes_": _LONG,
     "hold_reason_": _CHOICE,
-    "cmdb_ci_": _SOMEBODY,
-    "business_service_": _SOMEBODY,
-    "service_offering_": _SOMEBODY,
-    "problem_id_": _SOMEBODY,
-    "parent_incident_": _SOMEBODY,
+    "cmdb_ci_": _REFERENCE,
+    "business_service_": _REFERENCE,
+    "service_offering_": _REFERENCE,
+    "problem_id_": _REFERENCE,
+    "parent_incident_": _REFERENCE,
 }
 _OWN_PREFIXES = ("u_", "x_")
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation(
@@ -75,7 +86,7 @@ OPERATIONS: dict[str, Operation] = {
             name="incident.assign",
             summary="Assign an incident to a person, a group, or both.",
             target=_INCIDENT,
-            fields=object_schema(assigned_to_=_SOMEBODY, assignment_group_=_SOMEBODY),
+            fields=object_schema(assigned_to_=_REFERENCE, assignment_group_=_REFERENCE),
             repeats="sets_state",
             reverses_by="incident.assign",
         ),
@@ -99,21 +110,22 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-class ServiceNowConnector(ConnectorBase):
+class ServiceNowConnector(ServiceConnector):
+    name = "servicenow"
+    operations = OPERATIONS
+
     def __init__(
         self,
-        name: str = "servicenow",
+        name: str | None = None,
         link: HttpService | None = None,
         *,
         auth: Literal["bearer", "basic"] = "bearer",
     ) -> None:
         """With `basic`, a token is `user:password`."""
-        self.name = name
-        self.operations = OPERATIONS
-        self._link = link or HttpService()
+        super().__init__(name, link)
         self._auth = auth
 
-    async def _ask(
+    async def _request(
         self, call: ConnectorCall, method: str, where: str, json: Any = msgspec.UNSET, **query: str
     ) -> Any:
         """One request; returns the `result` of the response."""
@@ -126,67 +138,63 @@ class ServiceNowConnector(ConnectorBase):
         answer = await self._link.request(
             call, method, f"{where}?{urlencode(asked)}", json=json, headers={"Authorization": authorization}
         )
-        raise_for_response(answer, _said(answer))
         body = answer.json()
+        error = body.get("error") if isinstance(body, dict) else None
+        raise_for_response(answer, str(error.get("message", "")) if isinstance(error, dict) else "")
         if not isinstance(body, dict) or "result" not in body:
             raise call_failed("unknown", LOST, "answered without a result")
         return body["result"]
 
     async def call(self, call: ConnectorCall) -> Any:
-        written = self._written(call)
+        note = self._note_text(call)
+        written = (
+            _flat(call.fields) if note is None else {"work_notes": f"{note}\n\n{SIGN}{marker_text(call)}"}
+        )
+        if not written:
+            raise call_failed("not_done", "INVALID_INPUT", "fields: at least one must be set")
         kept = ["sys_id", "number", *(name for name in written if name != "work_notes")]
-        result = await self._ask(call, "PATCH", _incident(call), written, sysparm_fields=",".join(kept))
-        found = {key: result[key] for key in kept if key in result} if isinstance(result, dict) else {}
-        return {**found, **({"note": marker_text(call)} if "work_notes" in written else {})}
+        result = await self._request(call, "PATCH", _incident(call), written, sysparm_fields=",".join(kept))
+        return {**pick_fields(result, kept), **({} if note is None else {"note": marker_text(call)})}
 
-    def _written(self, call: ConnectorCall) -> dict[str, Any]:
+    @staticmethod
+    def _note_text(call: ConnectorCall) -> str | None:
+        """The work note that an operation adds, or None if it adds none."""
         if call.operation == "incident.note":
             refuse_markers(call.fields["text"], SIGN)
-            return {"work_notes": f"{call.fields['text']}\n\n{SIGN}{marker_text(call)}"}
+            return str(call.fields["text"])
         if call.operation == "incident.note.retract":
-            said = f"The work note with the correlation id tenure-{call.fields['note']} is retracted."
-            return {"work_notes": f"{said}\n\n{SIGN}{marker_text(call)}"}
-        fields = _flat(call.fields)
-        if not fields:
-            raise call_failed("not_done", "INVALID_INPUT", "fields: at least one must be set")
-        return fields
+            return f"The work note with the correlation id tenure-{call.fields['note']} is retracted."
+        return None
 
     async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
         """For an update: the named fields. For a retraction: whether the note exists."""
         if call.operation == "incident.note":
             return None
         if call.operation == "incident.note.retract":
-            return {"there": await self._note(call, call.fields["note"]) is not None}
+            return {"there": await self._has_note(call, call.fields["note"])}
         names = list(_flat(call.fields))
-        result = await self._ask(call, "GET", _incident(call), sysparm_fields=",".join(names))
+        result = await self._request(call, "GET", _incident(call), sysparm_fields=",".join(names))
         return {name: _text(result.get(name, "")) for name in names} if isinstance(result, dict) else {}
 
-    async def _note(self, call: ConnectorCall, sought: str) -> str | None:
-        """The id of the journal entry that ends with a marker."""
-        query = f"element_id={call.target['sys_id']}^element=work_notes^valueLIKE{SIGN}{sought}"
-        rows = await self._ask(
+    async def _has_note(self, call: ConnectorCall, marker: str) -> bool:
+        """Whether a journal entry of the incident ends with a marker."""
+        rows = await self._request(
             call,
             "GET",
             build_path("api", "now", "table", "sys_journal_field"),
-            sysparm_query=query,
+            sysparm_query=f"element_id={call.target['sys_id']}^element=work_notes^valueLIKE{SIGN}{marker}",
             sysparm_fields="sys_id,value",
             sysparm_limit="50",
         )
-        for row in rows if isinstance(rows, list) else []:
-            if str(row.get("value", "")).rstrip().endswith(f"{SIGN}{sought}"):
-                return str(row.get("sys_id", ""))
-        return None
+        return isinstance(rows, list) and any(
+            str(row.get("value", "")).rstrip().endswith(f"{SIGN}{marker}") for row in rows
+        )
 
     async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
-        """Finds the note by its correlation id."""
-        if not call.operation.startswith("incident.note"):
-            return None
-        found = await self._note(call, marker_text(call))
-        return (
-            None
-            if found is None
-            else FoundEffect({"sys_id": call.target["sys_id"], "note": marker_text(call)})
-        )
+        marker = marker_text(call)
+        if call.operation.startswith("incident.note") and await self._has_note(call, marker):
+            return FoundEffect({"sys_id": call.target["sys_id"], "note": marker})
+        return None
 
     def reverse(
         self,
@@ -222,14 +230,12 @@ class ServiceNowConnector(ConnectorBase):
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
         where = f"the incident {display_value(target.get('sys_id', ''))}"
         if operation == "incident.note":
-            said = (f"  {display_value(line, 1_000)}" for line in fields["text"].split("\n"))
-            return display_lines(f"Add a work note to {where}:", *said)
+            return display_lines(f"Add a work note to {where}:", *display_paragraph(fields["text"]))
         if operation == "incident.note.retract":
-            return [
-                f"Add a work note to {where}: the note with the id {display_value(fields['note'])} is retracted"
-            ]
+            note = display_value(fields["note"])
+            return [f"Add a work note to {where}: the note with the id {note} is retracted"]
         verb = "Assign" if operation == "incident.assign" else "Set in"
-        return display_lines(f"{verb} {where}:", *_pairs(fields))
+        return display_lines(f"{verb} {where}:", *display_pairs(_flat(fields), PARAGRAPH_CHARS_MAX))
 
 
 def _incident(call: ConnectorCall) -> str:
@@ -252,23 +258,10 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     """Fields as the operation takes them."""
     own = {name: value for name, value in flat.items() if name.startswith(_OWN_PREFIXES)}
-    rest = {name: value for name, value in flat.items() if name not in own}
-    return {**rest, **({"custom": own} if own else {})}
+    return {name: value for name, value in flat.items() if name not in own} | ({"custom": own} if own else {})
 
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         value = value.get("value", "")
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pairs(fields: dict[str, Any]) -> Iterator[str]:
-    return (
-        f"  {display_value(name)} = {display_value(value, 1_000)}" for name, value in _flat(fields).items()
-    )
-
-
-def _said(answer: HttpResponse) -> str:
-    body = answer.json()
-    error = body.get("error") if isinstance(body, dict) else None
-    return str(error.get("message", "")) if isinstance(error, dict) else ""

@@ -104,10 +104,6 @@ _FIELDS: dict[str, SchemaField] = {
 _WEB = ("kind", "base_url", "hosts", "allow_private", "ca_file", "token", "tokens")
 
 
-def _http(name: str, given: dict[str, Any], link: HttpService) -> Connector:
-    return HttpConnector(name, link, repeats=given.get("repeats", "none"), lookup=given.get("lookup", ""))
-
-
 def _command(name: str, given: dict[str, Any], link: HttpService) -> Connector:
     programs = {
         each: msgspec.convert(
@@ -119,8 +115,7 @@ def _command(name: str, given: dict[str, Any], link: HttpService) -> Connector:
     return CommandConnector(name, programs, link.secrets)
 
 
-_Maker = Callable[[str, dict[str, Any], HttpService], Connector]
-KINDS: dict[str, tuple[tuple[str, ...], str, _Maker]] = {
+KINDS: dict[str, tuple[tuple[str, ...], str, Callable[[str, dict[str, Any], HttpService], Connector]]] = {
     "github": (_WEB, github.BASE_URL, lambda name, _given, link: github.GitHubConnector(name, link)),
     "slack": (_WEB, slack.BASE_URL, lambda name, _given, link: slack.SlackConnector(name, link)),
     "servicenow": (
@@ -128,7 +123,13 @@ KINDS: dict[str, tuple[tuple[str, ...], str, _Maker]] = {
         "",
         lambda name, given, link: ServiceNowConnector(name, link, auth=given.get("auth", "bearer")),
     ),
-    "http": ((*_WEB, "repeats", "lookup"), "", _http),
+    "http": (
+        (*_WEB, "repeats", "lookup"),
+        "",
+        lambda name, given, link: HttpConnector(
+            name, link, repeats=given.get("repeats", "none"), lookup=given.get("lookup", "")
+        ),
+    ),
     "command": (("kind", "programs"), "", _command),
 }
 """Kind -> its keys, its default URL, and its constructor."""
@@ -165,32 +166,28 @@ def parse_connectors(
 ) -> Connectors:
     problems = FileProblems(source, CODE, "connectors file", "`connectors`")
     data = _FILE.read(read_yaml(text, problems), (), problems)
-    made: list[Connector] = []
-    for name, given in ({} if data is MISSING else data.get("connectors", {})).items():
-        connector = _made(name, given, problems, secrets or _secrets_here())
-        if connector is not None:
-            made.append(connector)
+    if secrets is None:  # those that tenants may reference; a server has options for this
+        secrets = Secrets(
+            folder=os.environ.get("TENURE_SECRETS") or None,
+            shared=os.environ.get("TENURE_SHARED_SECRETS", "").lower() in ("1", "true", "yes", "on"),
+        )
+    listed = {} if data is MISSING else data.get("connectors", {})
+    made = [_build_connector(name, given, problems, secrets) for name, given in listed.items()]
     problems.raise_any()
-    return Connectors(made)
+    return Connectors(connector for connector in made if connector is not None)
 
 
-def _secrets_here() -> Secrets:
-    """The secrets that tenants may reference, from the environment. A server has options for this."""
-    return Secrets(
-        folder=os.environ.get("TENURE_SECRETS") or None,
-        shared=os.environ.get("TENURE_SHARED_SECRETS", "").lower() in ("1", "true", "yes", "on"),
-    )
-
-
-def _made(name: str, given: dict[str, Any], problems: FileProblems, secrets: Secrets) -> Connector | None:
+def _build_connector(
+    name: str, given: dict[str, Any], problems: FileProblems, secrets: Secrets
+) -> Connector | None:
     at = ("connectors", name)
     kind = given.get("kind", name)
     if ":" in kind:
-        return _imported(name, kind, given, problems)
+        return _import_connector(name, kind, given, problems)
     if kind not in KINDS:
         known = [*KINDS, "MODULE:NAME"]
-        said = f"unknown kind {kind!r}{problems.close_to(kind, known)}; the kinds are {', '.join(known)}"
-        problems.add((*at, "kind"), said)
+        guess = problems.close_to(kind, known)
+        problems.add((*at, "kind"), f"unknown kind {kind!r}{guess}; the kinds are {', '.join(known)}")
         return None
     keys, usual_url, maker = KINDS[kind]
     for key in given:
@@ -205,40 +202,35 @@ def _made(name: str, given: dict[str, Any], problems: FileProblems, secrets: Sec
     if given.get("repeats") == "marker" and "{key}" not in given.get("lookup", ""):
         problems.add(at, "needs 'lookup', a URL that contains {key}, because `repeats` is marker")
         return None
-    return maker(name, given, _link(given, at, problems, secrets))
+    return maker(name, given, _build_service(given, at, problems, secrets))
 
 
-def _link(
+def _build_service(
     given: dict[str, Any], at: tuple[str, ...], problems: FileProblems, secrets: Secrets
 ) -> HttpService:
     url = given["base_url"].rstrip("/")
     networks = tuple(given.get("allow_private", ()))
     for i, network in enumerate(networks):
-        said = _not_opened(network)
-        if said:
-            problems.add((*at, "allow_private", i), said)
+        if problem := _find_network_problem(network):
+            problems.add((*at, "allow_private", i), problem)
             networks = ()
     if url.startswith("http:") and not networks:
         problems.add((*at, "base_url"), "must be an https URL; http is only for addresses in allow_private")
     ca_file = given.get("ca_file")
     if ca_file is not None and not Path(ca_file).is_file():
         problems.add((*at, "ca_file"), f"file {ca_file} does not exist")
-    tokens = dict(given.get("tokens", {}))
-    if "token" in given:
-        tokens[EVERY_TENANT] = given["token"]
     own = (httpx.URL(url).netloc.decode(),) if url else ()
     return HttpService(
         base_url=url,
         way=OutboundRoute(
             hosts=(*own, *given.get("hosts", ())), reach=AllowedNetworks(networks=networks), ca_file=ca_file
         ),
-        tokens=tokens,
+        tokens=given.get("tokens", {}) | ({EVERY_TENANT: given["token"]} if "token" in given else {}),
         secrets=secrets,
     )
 
 
-def _not_opened(network: str) -> str | None:
-    """Why a network cannot be allowed."""
+def _find_network_problem(network: str) -> str | None:
     try:
         there = ip_network(network)
     except ValueError:
@@ -250,15 +242,17 @@ def _not_opened(network: str) -> str | None:
     return None
 
 
-def _imported(name: str, kind: str, given: dict[str, Any], problems: FileProblems) -> Connector | None:
+def _import_connector(
+    name: str, kind: str, given: dict[str, Any], problems: FileProblems
+) -> Connector | None:
     """A custom connector: MODULE:NAME is called with the connector's name."""
     at = ("connectors", name)
-    others = [key for key in given if key != "kind"]
-    if others:
-        problems.add(
-            (*at, others[0]), f"is not a key of the kind {kind}: a custom connector has its own settings"
-        )
-        return None
+    for key in given:
+        if key != "kind":
+            problems.add(
+                (*at, key), f"is not a key of the kind {kind}: a custom connector has its own settings"
+            )
+            return None
     module, _, attribute = kind.partition(":")
     try:
         made: Connector = getattr(import_module(module), attribute)(name)

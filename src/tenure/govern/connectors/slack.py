@@ -9,23 +9,23 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
 from tenure.expressions.json_schema import object_schema
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
-from tenure.govern.connectors.base import ConnectorBase
 from tenure.govern.connectors.faults import (
-    LIMITED,
     LOST,
     REJECTED,
     call_failed,
     raise_for_response,
+    rate_limited,
     retry_after_seconds,
 )
-from tenure.govern.connectors.http_service import HttpService, marker_text, text_digest
-from tenure.govern.display_text import display_lines, display_value
+from tenure.govern.connectors.http_service import ServiceConnector, marker_text, pick_fields, text_digest
+from tenure.govern.display_text import PARAGRAPH_CHARS_MAX, display_lines, display_paragraph, display_value
 
 BASE_URL = "https://slack.com/api"
 EVENT_TYPE = "tenure_act"
@@ -52,7 +52,7 @@ _BLOCKS = {
 }
 _MESSAGE = object_schema(channel=_CHANNEL, ts=_TS, thread_ts_=_TS)
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation(
@@ -84,14 +84,13 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-class SlackConnector(ConnectorBase):
-    def __init__(self, name: str = "slack", link: HttpService | None = None) -> None:
-        self.name = name
-        self.operations = OPERATIONS
-        self._link = link or HttpService(base_url=BASE_URL)
+class SlackConnector(ServiceConnector):
+    name = "slack"
+    operations = OPERATIONS
+    base_url = BASE_URL
 
-    async def _ask(
-        self, call: ConnectorCall, method: str, asked: dict[str, Any], *, gone: bool = False
+    async def _request(
+        self, call: ConnectorCall, method: str, body: dict[str, Any], *, gone: bool = False
     ) -> dict[str, Any]:
         """One call of the Web API. With `gone`, a missing message is returned like a success."""
         headers = {
@@ -101,24 +100,18 @@ class SlackConnector(ConnectorBase):
         if method.startswith(
             "conversations."
         ):  # methods that read take a query, methods that write take JSON
-            query = urlencode(
-                {key: str(value).lower() if value is True else value for key, value in asked.items()}
-            )
-            answer = await self._link.request(call, "GET", f"/{method}?{query}", headers=headers)
+            answer = await self._link.request(call, "GET", f"/{method}?{urlencode(body)}", headers=headers)
         else:
-            answer = await self._link.request(call, "POST", f"/{method}", json=asked, headers=headers)
+            answer = await self._link.request(call, "POST", f"/{method}", json=body, headers=headers)
         raise_for_response(answer)
-        body = answer.json()
-        if not isinstance(body, dict):
+        said = answer.json()
+        if not isinstance(said, dict):
             raise call_failed("unknown", LOST, "answered with something other than an object")
-        if body.get("ok") is True or (gone and body.get("error") == _GONE):
-            return body
-        error = str(body.get("error", ""))
+        if said.get("ok") is True or (gone and said.get("error") == _GONE):
+            return said
+        error = str(said.get("error", ""))
         if error in _LIMITED:
-            after = retry_after_seconds(answer)
-            raise call_failed(
-                "not_done", LIMITED, f"answered {error}", retryable=True, retry_after_seconds=after
-            )
+            raise rate_limited(f"answered {error}", retry_after_seconds(answer))
         if error in _IN_TROUBLE or not error:
             raise call_failed("unknown", LOST, f"answered {error or 'without a result'}")
         raise call_failed("not_done", REJECTED, f"answered {error}")
@@ -126,82 +119,57 @@ class SlackConnector(ConnectorBase):
     async def call(self, call: ConnectorCall) -> Any:
         where: dict[str, Any] = {name: value for name, value in call.target.items() if name != "thread_ts"}
         if call.operation == "message.delete":
-            await self._ask(call, "chat.delete", where, gone=True)
+            await self._request(call, "chat.delete", where, gone=True)
             return {}
-        text = escape_markup(call.fields["text"])
-        asked: dict[str, Any] = {**where, "text": text}
-        if "blocks" in call.fields:
-            asked["blocks"] = call.fields["blocks"]
+        body = {**where, **call.fields, "text": escape_markup(call.fields["text"])}
         if call.operation == "message.update":
-            if "blocks" not in call.fields:
-                asked["blocks"] = []  # otherwise the old blocks would stay visible
-            body = await self._ask(call, "chat.update", asked)
+            # Without `blocks`, the old blocks would stay visible.
+            said = await self._request(call, "chat.update", {"blocks": [], **body})
         else:
-            if "thread_ts" in call.target:
-                asked["thread_ts"] = call.target["thread_ts"]
-            marked = {"event_type": EVENT_TYPE, "event_payload": {"mark": marker_text(call)}}
-            asked |= {"metadata": marked, "unfurl_links": False, "unfurl_media": False}
-            body = await self._ask(call, "chat.postMessage", asked)
+            body |= {
+                **pick_fields(call.target, ("thread_ts",)),
+                "metadata": {"event_type": EVENT_TYPE, "event_payload": {"mark": marker_text(call)}},
+                "unfurl_links": False,
+                "unfurl_media": False,
+            }
+            said = await self._request(call, "chat.postMessage", body)
         # A message with blocks is compared by its text: Slack rewrites blocks.
-        return {
-            **{key: body[key] for key in ("channel", "ts") if key in body},
-            "digest": text_digest(call.fields["text"]),
-        }
+        return {**pick_fields(said, ("channel", "ts")), "digest": text_digest(call.fields["text"])}
 
-    async def _message(self, call: ConnectorCall) -> dict[str, Any] | None:
-        ts = call.target["ts"]
-        asked = {
-            "channel": call.target["channel"],
-            "oldest": ts,
-            "latest": ts,
-            "inclusive": True,
-            "limit": 10,
-        }
-        thread = call.target.get("thread_ts")
-        if thread is None:
-            body = await self._ask(call, "conversations.history", asked)
-        else:
-            body = await self._ask(call, "conversations.replies", {**asked, "ts": thread})
-        return next((each for each in body.get("messages", []) if each.get("ts") == ts), None)
+    async def _list_messages(self, call: ConnectorCall, **query: str) -> dict[str, Any]:
+        query["channel"] = call.target["channel"]
+        if "thread_ts" not in call.target:
+            return await self._request(call, "conversations.history", query)
+        return await self._request(call, "conversations.replies", {**query, "ts": call.target["thread_ts"]})
 
     async def state(self, call: ConnectorCall) -> dict[str, Any] | None:
         """The text of a message, to restore it, and a digest to compare it."""
         if call.operation == "message.post":
             return None
-        message = await self._message(call)
+        ts = call.target["ts"]
+        body = await self._list_messages(call, oldest=ts, latest=ts, inclusive="true", limit="10")
+        message = next((each for each in body.get("messages", []) if each.get("ts") == ts), None)
         if message is None:
             return {"digest": None}
-        text = unescape(str(message.get("text", "")))
-        if call.operation == "message.delete":
-            return {"digest": text_digest(text)}
-        return {"digest": text_digest(text), "text": text}
+        text = _plain_text(message)
+        return {"digest": text_digest(text), **({} if call.operation == "message.delete" else {"text": text})}
 
     async def lookup(self, call: ConnectorCall) -> FoundEffect | None:
-        """Finds the message by the marker in its metadata."""
         if call.operation != "message.post":
             return None
-        asked: dict[str, Any] = {
-            "channel": call.target["channel"],
-            "limit": PAGE_ROWS,
-            "include_all_metadata": True,
-        }
-        method = "conversations.history"
-        if "thread_ts" in call.target:
-            method, asked["ts"] = "conversations.replies", call.target["thread_ts"]
+        query = {"limit": str(PAGE_ROWS), "include_all_metadata": "true"}
         for _page in range(PAGES_MAX):
-            body = await self._ask(call, method, asked)
+            body = await self._list_messages(call, **query)
             for message in body.get("messages", []):
                 found = message.get("metadata") or {}
-                if found.get("event_type") == EVENT_TYPE and found.get("event_payload", {}).get(
-                    "mark"
-                ) == marker_text(call):
-                    text = unescape(str(message.get("text", "")))
+                mark = found.get("event_payload", {}).get("mark")
+                if found.get("event_type") == EVENT_TYPE and mark == marker_text(call):
                     where = {"channel": call.target["channel"], "ts": message["ts"]}
-                    return FoundEffect({**where, "digest": text_digest(text)})
+                    return FoundEffect({**where, "digest": text_digest(_plain_text(message))})
             cursor = (body.get("response_metadata") or {}).get("next_cursor")
             if not cursor:
                 break
-            asked["cursor"] = cursor
+            query["cursor"] = cursor
         return None
 
     def reverse(
@@ -214,21 +182,21 @@ class SlackConnector(ConnectorBase):
     ) -> Reversal | None:
         """Deletes a posted message; restores a changed text."""
         if operation == "message.post" and isinstance(result, dict) and "ts" in result:
-            where = {"channel": result.get("channel", target["channel"]), "ts": result["ts"]}
-            if "thread_ts" in target:
-                where["thread_ts"] = target["thread_ts"]
             return Reversal(
-                operation="message.delete", target=where, fields={}, expects={"digest": result.get("digest")}
+                operation="message.delete",
+                target={**target, **pick_fields(result, ("channel", "ts"))},
+                fields={},
+                expects={"digest": result.get("digest")},
             )
         if operation == "message.update" and before and before.get("text") and "blocks" not in fields:
-            if before["digest"] == text_digest(fields["text"]):
-                return None
-            return Reversal(
-                operation=operation,
-                target=target,
-                fields={"text": before["text"]},
-                expects={"digest": text_digest(fields["text"])},
-            )
+            written = text_digest(fields["text"])
+            if before["digest"] != written:
+                return Reversal(
+                    operation=operation,
+                    target=target,
+                    fields={"text": before["text"]},
+                    expects={"digest": written},
+                )
         return None
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
@@ -237,17 +205,18 @@ class SlackConnector(ConnectorBase):
             where += f", thread {display_value(target['thread_ts'])}"
         verb = {"message.post": "Post", "message.update": "Change", "message.delete": "Delete"}[operation]
         name = f"the message {display_value(target.get('ts', ''))}" if "ts" in target else "a message"
-        said = [f"{verb} {name} {where}"]
-        said += (
-            [f"  {display_value(line, 1_000)}" for line in fields.get("text", "").split("\n")]
-            if "text" in fields
-            else []
+        return display_lines(
+            f"{verb} {name} {where}",
+            *(display_paragraph(fields["text"]) if "text" in fields else ()),
+            *(
+                f"  block {n}: {display_value(block, PARAGRAPH_CHARS_MAX)}"
+                for n, block in enumerate(fields.get("blocks", []), start=1)
+            ),
         )
-        said += [
-            f"  block {n}: {display_value(block, 1_000)}"
-            for n, block in enumerate(fields.get("blocks", []), start=1)
-        ]
-        return display_lines(*said)
+
+
+def _plain_text(message: dict[str, Any]) -> str:
+    return unescape(str(message.get("text", "")))
 
 
 def escape_markup(text: str) -> str:

@@ -35,22 +35,19 @@ _UNIX, _VERSION, _MODE = 3 << 8, 20, 0o100644 << 16
 def pack_zip(files: Mapping[str, bytes]) -> bytes:
     """The zip of these files (law 2), written field by field: a library could change its output."""
     body, directory = bytearray(), bytearray()
-    for name in sort_names(files):
+    for name in sorted(files, key=lambda name: (name != MANIFEST, name)):
         content, named = files[name], name.encode("ascii")
         sizes = (zlib.crc32(content), len(content), len(content), len(named), 0)
-        offset = len(body)
-        body += _LOCAL.pack(b"PK\x03\x04", _VERSION, 0, 0, 0, _DATE, *sizes) + named + content
-        directory += _CENTRAL.pack(
-            b"PK\x01\x02", _UNIX | _VERSION, _VERSION, 0, 0, 0, _DATE, *sizes, 0, 0, 0, _MODE, offset
+        header = (_VERSION, 0, 0, 0, _DATE, *sizes)
+        directory += (
+            _CENTRAL.pack(b"PK\x01\x02", _UNIX | _VERSION, *header, 0, 0, 0, _MODE, len(body)) + named
         )
-        directory += named
-    end = _END.pack(b"PK\x05\x06", 0, 0, len(files), len(files), len(directory), len(body), 0)
-    return bytes(body + directory + end)
-
-
-def sort_names(names: Mapping[str, object]) -> list[str]:
-    """The names in the order of a bundle."""
-    return sorted(names, key=lambda name: (name != MANIFEST, name))
+        body += _LOCAL.pack(b"PK\x03\x04", *header) + named + content
+    return bytes(
+        body
+        + directory
+        + _END.pack(b"PK\x05\x06", 0, 0, len(files), len(files), len(directory), len(body), 0)
+    )
 
 
 def unpack_zip(body: bytes) -> dict[str, bytes]:

@@ -40,8 +40,6 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ChainSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The part of the chain that a bundle covers."""
-
     first: int
     last: int
     before: str
@@ -87,15 +85,16 @@ def file_name(run: str, part: int) -> str:
 
 def count_events_at_end(events: Sequence[EventRow]) -> int | None:
     """How many events a run had when it ended, or None if it has not ended."""
-    for event in events:
-        run = msgspec.json.decode(event.body, type=_Glance).set.get("run", {}).get("", {})
-        if run.get("finished_at") is not None:
-            return event.seq
-    return None
+    return next((event.seq for event in events if _ends_run(event)), None)
 
 
-class _Glance(msgspec.Struct):
+class _EventSet(msgspec.Struct):
     set: dict[str, dict[str, dict[str, Any]]] = {}
+
+
+def _ends_run(event: EventRow) -> bool:
+    columns = msgspec.json.decode(event.body, type=_EventSet).set.get("run", {}).get("", {})
+    return columns.get("finished_at") is not None
 
 
 def build_bundle(run_id: int, tenant: str, events: Sequence[EventRow]) -> BuiltPart:
@@ -141,7 +140,6 @@ def assemble_part(
 ) -> BuiltPart:
     """The zip of a part. `outcome` is for supplements, whose events do not contain it."""
     folded = contents.FoldedRun(events)
-    run = ids.run_text(run_id)
     files = {EVENTS: b"".join(_line(event) for event in events)}
     finished_at: int | None = None
     counts = {"events": len(events)}
@@ -158,7 +156,7 @@ def assemble_part(
     manifest = Manifest(
         format=FORMAT,
         part=part,
-        run=run,
+        run=ids.run_text(run_id),
         tenant=tenant,
         outcome=outcome,
         finished_at=finished_at,

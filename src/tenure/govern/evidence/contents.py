@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -46,8 +47,6 @@ SPEC_FACTS = (
 
 
 class TableFile(msgspec.Struct, frozen=True):
-    """A file that lists the rows of a table."""
-
     row: type[Row]
     columns: str
     """In order. `X` stands for the payload of the column `X_ref`, if there is such a column."""
@@ -87,7 +86,6 @@ LISTS: dict[str, TableFile] = {
         WaitRow, "no idx kind name label gate fatal opened_at expires_at state outcome settled_at result"
     ),
 }
-"""File -> the table that it lists."""
 
 RUN_IDS = frozenset(
     {
@@ -112,43 +110,29 @@ RECORDED = frozenset({"now", "uuid", "random", "sleep"})
 
 
 class FoldedRun:
-    """The rows of a run, folded from its events."""
-
     def __init__(self, events: Iterable[EventRow]) -> None:
         self.tables: Tables = {}
         self.payloads: dict[str, str] = {}
-        self.events = 0
-
         for event in events:
             self.add(msgspec.json.decode(event.body))
 
     def add(self, body: Json) -> None:
-        self.events += 1
         self.payloads |= body.get("payloads", {})
         for table, changed in body.get("set", {}).items():
             rows = self.tables.setdefault(table, {})
             for key, columns in changed.items():
                 rows.setdefault(key, {}).update(columns)
 
-    @property
-    def finished(self) -> bool:
-        return self.tables.get("run", {}).get("", {}).get("finished_at") is not None
-
     def rows(self, row: type[Row]) -> list[Json]:
         """The rows of a table with all columns, in the order of their keys."""
         fields = {f.name: f for f in msgspec.structs.fields(row)}
         rest = row.key[1:]
         made = []
+        usual = {name: None if f.default is msgspec.NODEFAULT else f.default for name, f in fields.items()}
         for key, columns in self.tables.get(row.table, {}).items():
-            parts: list[Any] = key.split("/", len(rest) - 1) if rest else []
-            whole = dict(zip(rest, parts, strict=True))
-            for name in rest:
-                if fields[name].type is int:
-                    whole[name] = int(whole[name])
-            for name, field in fields.items():
-                if name not in whole:
-                    usual = None if field.default is msgspec.NODEFAULT else field.default
-                    whole[name] = columns.get(name, usual)
+            parts = zip(rest, key.split("/", len(rest) - 1) if rest else [], strict=True)
+            keys = {name: int(part) if fields[name].type is int else part for name, part in parts}
+            whole = keys | {name: columns.get(name, usual[name]) for name in fields if name not in keys}
             made.append({name: _plain(fields[name].type, name, value) for name, value in whole.items()})
         return sorted(made, key=lambda one: [one[name] for name in rest])
 
@@ -183,22 +167,23 @@ def build_files(folded: FoldedRun, run_id: int) -> dict[str, bytes]:
         one["rules"] = msgspec.json.decode(one["rules"])
     for one in lists["approvals.json"]:
         one["votes"] = one["votes"].split()
-    made: dict[str, Any] = dict(lists)
-    made["run.json"] = run_facts(folded, run_id)
-    made["ungoverned.json"] = find_ungoverned_steps(lists)
-    made["costs.json"] = sum_costs(folded)
+    made = {
+        **lists,
+        "run.json": run_facts(folded, run_id),
+        "ungoverned.json": find_ungoverned_steps(lists),
+        "costs.json": sum_costs(folded),
+    }
     return {name: encode_file(value) for name, value in made.items()}
 
 
 def run_facts(folded: FoldedRun, run_id: int) -> Json:
-    """The facts of the run and of its request."""
     [run], specs = folded.rows(RunRow), folded.rows(RunSpecRow)
     run["id"] = ids.run_text(run_id)
     facts = folded.shown(run, RUN_FACTS)
     for spec in specs:
         facts |= folded.shown(spec, SPEC_FACTS)
         facts["involved"] = facts["involved"].split()
-    facts["spent"], facts["writes"] = 0, 0
+    facts |= {"spent": 0, "writes": 0}
     for run_spend in folded.rows(RunSpendRow):
         facts |= folded.shown(run_spend, "spent writes")
     return facts
@@ -207,20 +192,18 @@ def run_facts(folded: FoldedRun, run_id: int) -> Json:
 def find_ungoverned_steps(lists: dict[str, list[Json]]) -> list[Json]:
     """The steps that may have had effects outside of `act` (law 3): steps with tools or commands, and the inner steps of workflow bodies, by name."""
     acts = {one["idx"] for name in ("decisions.json", "receipts.json") for one in lists[name]}
-    done: dict[int, dict[str, int]] = {}
+    done: dict[int, Counter[str]] = {}
     for checkpoint in lists["checkpoints.json"]:
         name = checkpoint["name"].partition("#")[0]
         if checkpoint["arguments"] or name.rpartition("/")[2] not in RECORDED:
-            counts = done.setdefault(checkpoint["idx"], {})
-            counts[name] = counts.get(name, 0) + checkpoint["tries"]
+            done.setdefault(checkpoint["idx"], Counter())[name] += checkpoint["tries"]
     found: list[Json] = []
     for step in lists["steps.json"]:
         idx = step["idx"]
         if step["kind"] not in AT_WORK or not step["attempt"] or step["tool"].startswith(CHILD):
             continue
         inside = [{"name": name, "tries": tries} for name, tries in sorted(done.get(idx, {}).items())]
-        is_act = idx in acts and not inside
-        if inside or (step["kind"] == "work" and not is_act):
+        if inside or (step["kind"] == "work" and idx not in acts):
             found.append(
                 {
                     "idx": idx,

@@ -56,33 +56,27 @@ BUSY_COMMANDS = 64
 """If more commands than this wait for their commit, sealing waits too."""
 YIELD_SECONDS = 0.02
 YIELDS_MAX = 10
-"""How often it waits at most."""
+"""How often sealing waits for commands at most, before each run."""
 RETRY_SECONDS = 10.0
-"""The delay before a run is tried again whose evidence could not be stored."""
+"""The delay before the next attempt if evidence could not be stored."""
 REFUSED_SECONDS = 600.0
-"""The delay before a run is tried and logged again that cannot be sealed as it is."""
+"""The delay before the next attempt and log line if a run cannot be sealed as it is."""
 REFUSED_MAX = 10_000
 KEY_TROUBLE = frozenset({"SIGNING_KEY_UNAVAILABLE", "SIGNING_KEY_UNKNOWN"})
-"""Problems of the key, which concern no single run."""
+"""Problems of the key, which affect all runs."""
 SEALER = Context("system:sealer", "system", "evidence")
 
 
 class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part with its envelope, as stored among the artifacts."""
-
     built: BuiltPart
     envelope: bytes
     key_id: str | None
 
     @property
     def path(self) -> str:
-        return part_path(self.built.manifest.run, self.built.manifest.part, self.built.sha256)
-
-
-def part_path(run: str, part: int, digest: bytes) -> str:
-    """The path of a part's zip, below the folder for evidence."""
-    ids.run_int(run)  # validates the run id, which becomes a part of the path
-    return f"{run}/{part}-{digest.hex()}.zip"
+        manifest = self.built.manifest
+        ids.run_int(manifest.run)  # validates the run id, which becomes a part of the path
+        return f"{manifest.run}/{manifest.part}-{self.built.sha256.hex()}.zip"
 
 
 class RunSealer:
@@ -111,24 +105,25 @@ class RunSealer:
         events: list[EventRow] = await self.store.read("events_of", run_id)
         now: int = (await self.store.read("now"))[0].now_us
         parts = []
-        part, done, head = (known[-1].no + 1, known[-1].events, known[-1].head) if known else (0, 0, b"")
-        if part == 0:
+        if known:
+            part, done, head = known[-1].no + 1, known[-1].events, known[-1].head
+        else:
             built = await asyncio.to_thread(build_bundle, run_id, run.tenant, events)
             parts.append(built)
             part, done, head = 1, built.manifest.chain.last, built.head
         later = events[done:]
         if any(event.kind != "sealed" for event in later):
-            built = await asyncio.to_thread(
-                build_supplement, run_id, run.tenant, part, head, later, run.status
+            parts.append(
+                await asyncio.to_thread(build_supplement, run_id, run.tenant, part, head, later, run.status)
             )
-            parts.append(built)
-        return [await self._signed(built, now) for built in parts]
-
-    async def _signed(self, built: BuiltPart, now: int) -> SignedPart:
-        envelope = await build_envelope(build_statement(built, now), self.signer)
-        return SignedPart(
-            built=built, envelope=envelope, key_id=None if self.signer is None else self.signer.id
-        )
+        return [
+            SignedPart(
+                built=built,
+                envelope=await build_envelope(build_statement(built, now), self.signer),
+                key_id=None if self.signer is None else self.signer.id,
+            )
+            for built in parts
+        ]
 
     async def seal(self, orchestrator: Orchestrator, run_id: int) -> list[EvidenceRow]:
         """Store the missing parts and seal the run (laws 1 and 2). Returns the new parts. RUN_MOVED_ON: try again."""
@@ -139,7 +134,7 @@ class RunSealer:
         for part in parts:
             await self.artifacts.keep(part.path, part.built.zip)
             own.append(await self.artifacts.keep(part.path + ENVELOPE_SUFFIX, part.envelope))
-        outcome, rows, item = await run_transaction(self.store, lambda: _sealed(run_id, parts))
+        outcome, rows, item = await run_transaction(self.store, lambda: _commit_seal(run_id, parts))
         orchestrator.finish(outcome)
         if item.error is not None:
             raise item.error
@@ -149,16 +144,17 @@ class RunSealer:
         return rows
 
 
-def _sealed(
+def _commit_seal(
     run_id: int, parts: Sequence[SignedPart]
 ) -> Transaction[tuple[BatchOutcome, list[EvidenceRow], PendingCommand]]:
-    manifests = [part.built.manifest for part in parts]
-    tenant = manifests[0].tenant
-    named = tuple(
-        SealedBundle(one.part, one.chain.last, one.chain.head, part.built.sha256.hex())
-        for one, part in zip(manifests, parts, strict=True)
+    tenant = parts[0].built.manifest.tenant
+    bundles = tuple(
+        SealedBundle(
+            built.manifest.part, built.manifest.chain.last, built.manifest.chain.head, built.sha256.hex()
+        )
+        for built in (part.built for part in parts)
     )
-    item = PendingCommand(SealRun(run_id=run_id, tenant=tenant, context=SEALER, parts=named), None, inf, {})
+    item = PendingCommand(SealRun(run_id=run_id, tenant=tenant, context=SEALER, parts=bundles), None, inf, {})
     yield ledger_lock(tenant)  # before the run's lock: tenant locks come first
     outcome = yield from commit_locked([item], {}, SystemChance(), [])
     if outcome.again and item.error is None:
@@ -168,15 +164,16 @@ def _sealed(
         return outcome, rows, item
     now = (yield Query("now"))[0].now_us
     entries = []
-    for part, one in zip(parts, manifests, strict=True):
+    for part in parts:
+        manifest = part.built.manifest
         row = EvidenceRow(
             run_id=run_id,
-            no=one.part,
+            no=manifest.part,
             tenant=tenant,
             sha256=part.built.sha256,
             size=len(part.built.zip),
             head=part.built.head,
-            events=one.chain.last,
+            events=manifest.chain.last,
             key_id=part.key_id,
             reference=part.path.encode(),
             envelope=part.envelope,
@@ -184,21 +181,28 @@ def _sealed(
         )
         yield Query("save_evidence", scalars=msgspec.structs.astuple(row))
         rows.append(row)
-        entries += build_leaves(part.built)
+        entries += _build_leaves(part.built)
     yield from append_leaves(tenant, entries, now)
     return outcome, rows, item
 
 
-def build_leaves(built: BuiltPart) -> list[ledger_leaves.LedgerEntry]:
+def _build_leaves(built: BuiltPart) -> list[ledger_leaves.LedgerEntry]:
     """The ledger leaves of a part. The `created` leaf precedes a run's seal."""
-    one = built.manifest
-    run_id, head, last = ids.run_int(one.run), built.head, one.chain.last
-    if one.part:
-        return [ledger_leaves.supplement_leaf(one.tenant, run_id, one.part, head, last, one.outcome or "")]
+    manifest = built.manifest
+    leaf = ledger_leaves.seal_leaf(
+        manifest.tenant,
+        ids.run_int(manifest.run),
+        manifest.part,
+        built.head,
+        manifest.chain.last,
+        manifest.outcome or "",
+    )
+    if manifest.part:
+        return [leaf]
     first = msgspec.json.decode(built.files[EVENTS].partition(b"\n")[0], type=EventLine)
     return [
-        ledger_leaves.created_leaf(one.tenant, run_id, bytes.fromhex(first.hash)),
-        ledger_leaves.sealed_leaf(one.tenant, run_id, head, last, one.outcome or ""),
+        ledger_leaves.created_leaf(manifest.tenant, ids.run_int(manifest.run), bytes.fromhex(first.hash)),
+        leaf,
     ]
 
 
@@ -223,16 +227,15 @@ class SealerTask(PeriodicTask):
         """How far this round has looked, so that runs that cannot be sealed do not block others."""
         self.sealed = 0
         self.failed = 0
-        """How often sealing failed here."""
         self.key_trouble: TenureError | None = None
         """The known problem of the key (law 5)."""
-        self._key_again = self._key_told = 0.0
+        self._key_retry_at = self._key_log_at = 0.0
         """When the key is tried again, and when its problem is logged again."""
 
     async def once(self) -> int:
         """Seal some of the runs that have ended. Returns the number of runs that were found."""
         clock = asyncio.get_running_loop().time
-        if clock() < self._key_again:
+        if clock() < self._key_retry_at:
             return 0
         store = self._orchestrator.store
         now = store.estimate_us() or (await store.read("now"))[0].now_us
@@ -244,29 +247,29 @@ class SealerTask(PeriodicTask):
             for run in found:
                 if self._later.get(run.run_id, 0.0) > clock():
                     continue
-                await self._let_others()
+                await self._yield_to_commands()
                 began = clock()
                 await self._seal(run)
                 await asyncio.sleep((clock() - began) * (1 / SHARE - 1))
         except TenureError as refused:
             if refused.code not in KEY_TROUBLE:
                 raise
-            self._key_is_lost(refused)
+            self._report_key_trouble(refused)
             return 0
         self._after = (found[-1].finished_at, found[-1].run_id) if len(found) == RUNS_AT_ONCE else (0, 0)
         return len(found)
 
-    def _key_is_lost(self, refused: TenureError) -> None:
+    def _report_key_trouble(self, refused: TenureError) -> None:
         """Law 5. Logs the problem when it begins, when it changes, and from time to time."""
         now = asyncio.get_running_loop().time()
         self.failed += 1
         known, self.key_trouble = self.key_trouble, refused
-        self._key_again = now + RETRY_SECONDS
-        if known is None or known.message != refused.message or now >= self._key_told:
-            self._key_told = now + REFUSED_SECONDS
+        self._key_retry_at = now + RETRY_SECONDS
+        if known is None or known.message != refused.message or now >= self._key_log_at:
+            self._key_log_at = now + REFUSED_SECONDS
             log.error("signing_key_lost", error=refused.code, message=refused.message)
 
-    async def _let_others(self) -> None:
+    async def _yield_to_commands(self) -> None:
         for _ in range(YIELDS_MAX):
             if self._orchestrator.waiting <= BUSY_COMMANDS:
                 return
@@ -282,8 +285,9 @@ class SealerTask(PeriodicTask):
                 return  # the next round finds it again
             if refused.code in KEY_TROUBLE:
                 raise
-            name = ids.run_text(run.run_id)
-            log.warning("seal_failed", run=name, error=refused.code, message=refused.message)
+            log.warning(
+                "seal_failed", run=ids.run_text(run.run_id), error=refused.code, message=refused.message
+            )
             pause = RETRY_SECONDS if refused.retryable else REFUSED_SECONDS
         except Exception:
             log.error("seal_failed", run=ids.run_text(run.run_id), traceback=traceback.format_exc())

@@ -40,8 +40,6 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Predicate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The facts that a statement certifies."""
-
     format: str
     tenant: str
     run: str
@@ -92,8 +90,7 @@ async def build_envelope(statement: bytes, signer: Signer | None) -> bytes:
     if signer is not None:
         from securesystemslib.signer import Signature  # type: ignore[attr-defined]  # it names no exports
 
-        signature = await signer.sign(envelope.pae())
-        envelope.signatures[signer.id] = Signature(signer.id, signature.hex())
+        envelope.signatures[signer.id] = Signature(signer.id, (await signer.sign(envelope.pae())).hex())
     return msgspec.json.encode(envelope.to_dict()) + b"\n"
 
 
@@ -110,7 +107,7 @@ def open_envelope(body: bytes) -> OpenedEnvelope:
     try:
         read: Any = msgspec.json.decode(body, type=_Envelope)
         if msgspec.json.encode(read) + b"\n" != body:
-            raise ValueError("it does not have the one form of an envelope")
+            raise ValueError("it does not have the canonical form of an envelope")
         payload = _unb64(read.payload)
         signatures = {one.keyid: _unb64(one.sig) for one in read.signatures}
         if len(signatures) != len(read.signatures):
@@ -122,21 +119,19 @@ def open_envelope(body: bytes) -> OpenedEnvelope:
         raise ValueError(str(fault)) from None
     if statement.type != STATEMENT_TYPE or statement.predicate_type != PREDICATE_TYPE:
         raise ValueError("it is not an in-toto Statement v1 about evidence")
-    signed = _envelope(payload).pae()
-    return OpenedEnvelope(statement=statement, signed=signed, signatures=signatures)
+    return OpenedEnvelope(statement=statement, signed=_envelope(payload).pae(), signatures=signatures)
 
 
 def _unb64(text: str) -> bytes:
     body = decode_base64(text)
     if body is None:
-        raise ValueError("a part of it is not base64, or not in its one form")
+        raise ValueError("a part of it is not base64 in its canonical form")
     return body
 
 
 def _envelope(payload: bytes) -> Envelope:
-    from securesystemslib.dsse import (
-        Envelope,  # late: it loads cryptography, and most processes seal nothing
-    )
+    # Late: it loads cryptography, and most processes seal nothing.
+    from securesystemslib.dsse import Envelope
 
     return Envelope(payload, PAYLOAD_TYPE, {})
 

@@ -61,7 +61,6 @@ class EvidenceReport(msgspec.Struct, frozen=True, kw_only=True):
     head: str | None = None
     outcome: str | None = None
     key: str | None = None
-    """The key that signed it, if that was checked."""
     sealed_at: int | None = None
     checked: list[str] = []
     not_checked: list[str] = []
@@ -89,18 +88,17 @@ def verify_parts(
     ends: dict[str, EvidenceReport] = {}
     for given in parts:
         check = _Check(given, trust, checkpoint)
+        problem = None
         try:
             check.all(ends)
         except EvidenceDefect as wrong:
             problem = EvidenceProblem(code=wrong.code, place=wrong.place, message=wrong.message)
-            reports.append(
-                EvidenceReport(
-                    **check.facts, checked=check.checked, not_checked=check.not_checked, wrong=problem
-                )
-            )
-            return reports
-        report = EvidenceReport(**check.facts, checked=check.checked, not_checked=check.not_checked)
+        report = EvidenceReport(
+            **check.facts, checked=check.checked, not_checked=check.not_checked, wrong=problem
+        )
         reports.append(report)
+        if problem is not None:
+            break
         ends[str(report.run)] = report
     return reports
 
@@ -119,8 +117,14 @@ class _Check:
         files = unpack_zip(self.given.zip)
         manifest = read_manifest(files)
         chain = manifest.chain
-        self.facts |= {"run": manifest.run, "tenant": manifest.tenant, "part": manifest.part}
-        self.facts |= {"events": chain.last, "head": chain.head, "outcome": manifest.outcome}
+        self.facts |= {
+            "run": manifest.run,
+            "tenant": manifest.tenant,
+            "part": manifest.part,
+            "events": chain.last,
+            "head": chain.head,
+            "outcome": manifest.outcome,
+        }
         check_names(files, manifest)
         events = read_events(files[EVENTS], manifest)
         for name, listed in manifest.files.items():
@@ -133,14 +137,14 @@ class _Check:
             "the contents of the files follow from the events",
         ]
         self.not_checked.append(NO_PAYLOADS)
-        self._goes_on(manifest, ends)
-        predicate = self._statement(manifest, files)
+        self._check_continuation(manifest, ends)
+        predicate = self._check_statement(manifest, files)
         if self.checkpoint is None:
             self.not_checked.append(NO_CHECKPOINT)
         else:
             self.checked.append(check_ledger_proof(predicate, self.given.proof, self.checkpoint, self.trust))
 
-    def _goes_on(self, manifest: Manifest, ends: dict[str, EvidenceReport]) -> None:
+    def _check_continuation(self, manifest: Manifest, ends: dict[str, EvidenceReport]) -> None:
         if manifest.part == 0:
             return
         before = ends.get(manifest.run)
@@ -159,7 +163,7 @@ class _Check:
             )
         self.checked.append(f"it continues part {before.part}")
 
-    def _statement(self, manifest: Manifest, files: dict[str, bytes]) -> Predicate:
+    def _check_statement(self, manifest: Manifest, files: dict[str, bytes]) -> Predicate:
         """Check the envelope (law 1). Returns the statement's predicate."""
         if self.given.envelope is None:
             if self.trust is not None:
@@ -218,7 +222,6 @@ class _Format(msgspec.Struct):
 
 
 def check_names(files: dict[str, bytes], manifest: Manifest) -> None:
-    """The bundle contains exactly the files of the manifest."""
     for name in sorted({EVENTS, *manifest.files}):
         if name not in files:
             raise EvidenceDefect(
@@ -232,14 +235,13 @@ def check_names(files: dict[str, bytes], manifest: Manifest) -> None:
 def read_events(body: bytes, manifest: Manifest) -> list[EventRow]:
     """The events, whose hashes follow from each other up to the manifest's head."""
     chain, run_id = manifest.chain, ids.run_int(manifest.run)
-    lines = _lines(body)
+    lines = _parse_lines(body)
     before, events = bytes.fromhex(chain.before), list[EventRow]()
     for place, (seq, line) in enumerate(zip(range(chain.first, chain.last + 1), lines, strict=False), 1):
         where = f"{EVENTS} line {place}"
         if line.seq != seq:
             raise _out_of_order(lines, place, seq, where)
         try:
-            found = bytes.fromhex(line.hash)
             event = EventRow(
                 run_id,
                 seq,
@@ -249,7 +251,7 @@ def read_events(body: bytes, manifest: Manifest) -> list[EventRow]:
                 line.initiator,
                 line.cause,
                 line.body.encode(),
-                found,
+                bytes.fromhex(line.hash),
             )
             expected = history.rehash(event, before, manifest.tenant)
         except ValueError:
@@ -281,7 +283,7 @@ def read_events(body: bytes, manifest: Manifest) -> list[EventRow]:
     return events
 
 
-def _lines(body: bytes) -> list[EventLine]:
+def _parse_lines(body: bytes) -> list[EventLine]:
     lines = []
     for place, text in enumerate(body.splitlines(), 1):
         try:
@@ -305,14 +307,13 @@ def _out_of_order(lines: list[EventLine], place: int, seq: int, where: str) -> E
 
 
 def check_contents(files: dict[str, bytes], manifest: Manifest, events: list[EventRow]) -> None:
-    """Rebuild the bundle from the events and compare the files."""
-    before, run_id = bytes.fromhex(manifest.chain.before), ids.run_int(manifest.run)
+    """Build the bundle again from the events and compare the files."""
     try:
         again = assemble_part(
-            run_id,
+            ids.run_int(manifest.run),
             manifest.tenant,
             manifest.part,
-            before,
+            bytes.fromhex(manifest.chain.before),
             events,
             outcome=manifest.outcome,
         )
@@ -325,8 +326,7 @@ def check_contents(files: dict[str, bytes], manifest: Manifest, events: list[Eve
             raise EvidenceDefect("FILE_MISSING", name, "every bundle must have it")
         if name != MANIFEST and _decoded(name, files[name]) != _decoded(name, body):
             raise EvidenceDefect("CONTENTS_DIFFER", name, "it contradicts the events")
-    facts = ("outcome", "finished_at", "chain", "counts")
-    for fact in facts:
+    for fact in ("outcome", "finished_at", "chain", "counts"):
         if getattr(manifest, fact) != getattr(again.manifest, fact):
             raise EvidenceDefect("CONTENTS_DIFFER", f"{MANIFEST} {fact}", "it contradicts the events")
     if files.keys() != again.files.keys():
@@ -347,7 +347,6 @@ def _decoded(name: str, body: bytes) -> Any:
 def check_statement(
     statement: EvidenceStatement, manifest: Manifest, files: dict[str, bytes], digest: str
 ) -> None:
-    """The statement is about exactly this zip and these files."""
     said, subjects = statement.predicate, {one.name: one.digest.sha256 for one in statement.subject}
     if said != build_predicate(manifest, said.sealed_at):
         raise EvidenceDefect(
@@ -355,11 +354,10 @@ def check_statement(
             "the statement",
             f"it is about part {said.part} of {said.run[:60]}, {said.events} events to {said.head[:12]}",
         )
-    named = file_name(manifest.run, manifest.part)
-    inside_out = sorted(
-        files, key=lambda name: (name == MANIFEST, name)
-    )  # the manifest and the zip change with every other file
-    expected = {**{name: digest_file(files[name]).sha256 for name in inside_out}, named: digest}
+    # From the inside out: the manifest and the zip change with every other file.
+    inside_out = sorted(files, key=lambda name: (name == MANIFEST, name))
+    expected = {name: digest_file(files[name]).sha256 for name in inside_out}
+    expected[file_name(manifest.run, manifest.part)] = digest
     for name, found in expected.items():
         if subjects.get(name) != found:
             raise EvidenceDefect(
@@ -393,22 +391,25 @@ def check_signature(signatures: dict[str, bytes], signed: bytes, at: int, trust:
     return by
 
 
-# ---- Whether a part is in its tenant's ledger: by a proof that lies beside it, and a checkpoint that was kept elsewhere.
+# ---- Whether a part is in its tenant's ledger, by a proof next to it and a checkpoint that was stored elsewhere.
 
 
 def build_leaf(said: Predicate) -> ledger_leaves.LedgerEntry:
-    """The ledger leaf of a part."""
-    run_id, head, outcome = ids.run_int(said.run), bytes.fromhex(said.head), said.outcome or ""
-    if said.part:
-        return ledger_leaves.supplement_leaf(said.tenant, run_id, said.part, head, said.events, outcome)
-    return ledger_leaves.sealed_leaf(said.tenant, run_id, head, said.events, outcome)
+    return ledger_leaves.seal_leaf(
+        said.tenant,
+        ids.run_int(said.run),
+        said.part,
+        bytes.fromhex(said.head),
+        said.events,
+        said.outcome or "",
+    )
 
 
 def check_ledger_proof(
     said: Predicate, proof: bytes | None, checkpoint: bytes, trust: TrustedKeys | None
 ) -> str:
-    """What was proven, in words; or `EvidenceDefect`. The checkpoint is trusted by its signature, the proof by its hashes, and the leaf is derived
-    from the bundle.
+    """Returns what was proven, in words, or raises `EvidenceDefect`. The checkpoint is trusted by its signature, and the proof by its hashes.
+    The leaf is derived from the bundle.
     """
     try:
         kept = signed_notes.parse_checkpoint(checkpoint)
@@ -430,11 +431,9 @@ def check_ledger_proof(
         raise EvidenceDefect(
             "PROOF_MISSING", "the proof", signed_notes.find_inclusion_problem(b"", given, kept) or ""
         )
-    problem = signed_notes.find_inclusion_problem(build_leaf(said).body, given, kept)
-    if problem is not None:
+    if (problem := signed_notes.find_inclusion_problem(build_leaf(said).body, given, kept)) is not None:
         raise EvidenceDefect("NOT_IN_LEDGER", "the ledger", problem)
-    problem = signed_notes.find_own_checkpoint_problem(given, kept, trust)
-    if problem is not None:
+    if (problem := signed_notes.find_own_checkpoint_problem(given, kept, trust)) is not None:
         raise EvidenceDefect("PROOF_INVALID", "the proof's checkpoint", problem)
     signed = "" if trust is not None else ", whose signature was not checked"
     return f"leaf {given.index} of the ledger, according to the checkpoint of {kept.size} leaves{signed}"

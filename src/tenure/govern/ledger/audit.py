@@ -5,7 +5,7 @@ Laws:
    checkpoint. The rows of each run are compared with its folded history, and its payloads with the salted digests in its history; payloads among
    the artifacts, with the digest in their reference.
 2. A checkpoint counts only if a trusted key has signed it. Without a trust file the database's own keys are used, and the report says that
-   whoever changed the database may have changed them too.
+   an attacker who changed the database may have changed them too.
 3. The report says what was not checked as clearly as what is wrong.
 """
 
@@ -54,14 +54,11 @@ class LedgerAudit(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that retention deleted after they were sealed. Their leaves stay."""
     checkpoints: int
     payloads: int | None = None
-    """How many payloads were compared with their digests."""
     erased: int | None = None
     """How many payloads of the histories no longer exist, so that nothing is left to compare."""
     checked: list[str] = []
-    """What was compared, in words."""
     flaws: list[LedgerFlaw]
     unchecked: list[str]
-    """What was not, in words."""
 
 
 async def audit_ledger(
@@ -75,22 +72,17 @@ async def audit_ledger(
     looked = await recompute_ledger(store, tenant, [] if checkpoint is None else [checkpoint.size])
     flaws = list(looked.flaws)
     runs = _Runs(store, tenant, artifacts)
-    await runs.look()
+    await runs.check_all()
     flaws += runs.flaws
-    for _, seq in await find_broken_chain(store, tenant):
-        whose = tenant or "the installation"
-        flaws.append(
-            LedgerFlaw(
-                code="ADMIN_CHANGED",
-                place=f"the admin chain of {whose}",
-                text=f"it is inconsistent at line {seq}",
-            )
-        )
-    believed = await SigningKeys(store).trust() if trust is None else trust
-    count, newest, unsigned = await _own(store, tenant, believed)
+    chain = f"the admin chain of {tenant or 'the installation'}"
+    flaws += [
+        _flaw("ADMIN_CHANGED", chain, f"it is inconsistent at line {seq}")
+        for _, seq in await find_broken_chain(store, tenant)
+    ]
+    trusted = await SigningKeys(store).trust() if trust is None else trust
+    count, newest, unsigned = await _check_own_checkpoints(store, tenant, trusted)
     flaws += unsigned
-    unchecked = [NO_TRUST] if trust is None else []
-    unchecked += [*runs.unchecked(), NOT_IN_LEDGER]
+    unchecked = [*([NO_TRUST] if trust is None else []), *runs.unchecked(), NOT_IN_LEDGER]
     checked = [
         f"{_counted(looked.size, 'leaf', 'leaves')}, all subtrees and {_counted(count, 'checkpoint', 'checkpoints')} are consistent",
         "1 history is consistent, and its rows match it"
@@ -101,12 +93,11 @@ async def audit_ledger(
         else f"{runs.payloads} payloads match the digests in their histories",
         "the admin chain is consistent",
     ]
-    if checkpoint is not None:
-        checked.append(f"the checkpoint was signed over the first {checkpoint.size} leaves")
     if checkpoint is None:
         unchecked.insert(0, NO_CHECKPOINT)
     else:
-        flaws += await _against(TenantLedger(store, tenant), looked, newest, checkpoint, believed)
+        checked.append(f"the checkpoint was signed over the first {checkpoint.size} leaves")
+        flaws += await _compare_checkpoint(TenantLedger(store, tenant), looked, newest, checkpoint, trusted)
     root = looked.roots.get(looked.size)
     return LedgerAudit(
         tenant=tenant,
@@ -131,10 +122,10 @@ class _Runs:
         self._tenant = tenant
         self._artifacts = artifacts
         self.count = self.payloads = self.erased = 0
-        self._elsewhere = self._unsteady = 0
+        self._unreachable = self._changing = 0
         self.flaws: list[LedgerFlaw] = []
 
-    async def look(self) -> None:
+    async def check_all(self) -> None:
         after = 0
         while page := await self._store.read("run_ids_after", after, PAGE_LEAVES):
             after = page[-1].run_id
@@ -144,20 +135,18 @@ class _Runs:
                     await self._one(each.run_id)
 
     def unchecked(self) -> list[str]:
-        found = []
-        if self.erased:
-            found.append(f"{self.erased} erased payloads: nothing is left to compare with their digests")
-        if self._elsewhere:
-            found.append(f"{self._elsewhere} payloads among the artifacts, which this process cannot reach")
-        if self._unsteady:
-            found.append(f"{self._unsteady} runs that changed every time they were read: try again")
-        return found
+        found = (
+            (self.erased, "erased payloads: nothing is left to compare with their digests"),
+            (self._unreachable, "payloads among the artifacts, which this process cannot reach"),
+            (self._changing, "runs that changed every time they were read: try again"),
+        )
+        return [f"{count} {what}" for count, what in found if count]
 
     async def _one(self, run_id: int) -> None:
         try:
             bundle = await load_run_dump(self._store, run_id)
         except RunKeptChanging:
-            self._unsteady += 1
+            self._changing += 1
             return
         if bundle is None:
             return  # deleted meanwhile
@@ -179,13 +168,13 @@ class _Runs:
         if not is_reference(payload.body):
             return  # already compared with its digest
         if self._artifacts is None:
-            self._elsewhere += 1
+            self._unreachable += 1
             return
         try:
             await self._artifacts.get(payload.body)
         except TenureError as refused:
             if refused.code == "STORE_UNAVAILABLE":
-                self._elsewhere += 1
+                self._unreachable += 1
             else:
                 self.flaws.append(
                     _flaw("PAYLOAD_CHANGED", place, f"payload {payload.ref}: {refused.message}")
@@ -201,7 +190,9 @@ _COMPARED: tuple[tuple[str, Callable[[CheckedRun], Iterable[Finding]]], ...] = (
 """The comparisons of a run, and the code of a difference."""
 
 
-async def _own(store: Store, tenant: str, trust: TrustedKeys) -> tuple[int, int, list[LedgerFlaw]]:
+async def _check_own_checkpoints(
+    store: Store, tenant: str, trust: TrustedKeys
+) -> tuple[int, int, list[LedgerFlaw]]:
     """The database's own checkpoints: their number, the size of the newest, and those without a trusted signature."""
     count, newest, flaws = 0, 0, []
     before = NEWEST
@@ -209,26 +200,26 @@ async def _own(store: Store, tenant: str, trust: TrustedKeys) -> tuple[int, int,
         before = page[-1].size
         for row in page:
             count, newest = count + 1, max(newest, row.size)
+            text = None
             try:
                 read = signed_notes.parse_checkpoint(row.note)
                 signer = signed_notes.find_signer(read, trust)
-            except TenureError as refused:
-                flaws.append(_flaw("SIGNATURE_WRONG", f"checkpoint of {row.size} leaves", refused.message))
-            else:
                 if (read.size, read.root, signer) != (row.size, row.root, row.key_id):
                     text = "its note differs from its row"
-                    flaws.append(_flaw("SIGNATURE_WRONG", f"checkpoint of {row.size} leaves", text))
+            except TenureError as refused:
+                text = refused.message
+            if text is not None:
+                flaws.append(_flaw("SIGNATURE_WRONG", f"checkpoint of {row.size} leaves", text))
     return count, newest, flaws
 
 
-async def _against(
+async def _compare_checkpoint(
     book: TenantLedger,
     looked: RecomputedLedger,
     newest: int,
     checkpoint: LedgerCheckpoint,
     trust: TrustedKeys,
 ) -> list[LedgerFlaw]:
-    """Compare the ledger with a checkpoint from elsewhere."""
     name, size = ledger_name(book.tenant), checkpoint.size
     origin = await book.origin()
     if checkpoint.origin != origin:
@@ -239,24 +230,26 @@ async def _against(
     except TenureError as refused:
         return [_flaw("SIGNATURE_WRONG", "the checkpoint", refused.message)]
     root = looked.roots.get(size)
-    if root is None and newest < size:
-        text = (
-            f"it has {looked.size} leaves and does not know the checkpoint, which was signed over {size}: an older backup was"
-            " restored, or the end was truncated"
-        )
-        return [_flaw("RESTORED", name, text)]
-    if root is None:
-        text = (
-            f"it has {looked.size} leaves, but the checkpoint was signed over {size}: the end was truncated"
-        )
-        return [_flaw("TRUNCATED", name, text)]
-    if root != checkpoint.root:
+    if root == checkpoint.root:
+        return []
+    if root is not None:
+        code = "REWRITTEN"
         text = (
             f"its first {size} leaves differ from those of the checkpoint: a leaf was changed, dropped, inserted or"
             " moved, or an older backup was restored and continued"
         )
-        return [_flaw("REWRITTEN", name, text)]
-    return []
+    elif newest < size:
+        code = "RESTORED"
+        text = (
+            f"it has {looked.size} leaves and does not know the checkpoint, which was signed over {size}: an older backup was"
+            " restored, or the end was truncated"
+        )
+    else:
+        code = "TRUNCATED"
+        text = (
+            f"it has {looked.size} leaves, but the checkpoint was signed over {size}: the end was truncated"
+        )
+    return [_flaw(code, name, text)]
 
 
 def _flaw(code: str, place: str, text: str) -> LedgerFlaw:

@@ -24,7 +24,7 @@ from tenure.govern.ledger.tenant_ledger import TenantLedger
 from tenure.kernel.governance_rows import SignedCheckpointRow
 from tenure.private_files import make_folder, replace_file
 from tenure.proof import signed_notes
-from tenure.proof.signed_notes import NOTE_BYTES_MAX, LedgerCheckpoint
+from tenure.proof.signed_notes import NOTE_BYTES_MAX
 from tenure.store.identity import AdminChange, append_admin_event
 from tenure.store.port import Query, Store, Transaction
 from tenure.store.transactions import run_transaction
@@ -38,9 +38,7 @@ NOTHING_SIGNED = "no checkpoint has been signed yet: set TENURE_SIGNING_KEY, the
 class GrowingLedger(Protocol):
     """A ledger that can prove that it has only grown: `TenantLedger`, or that of a server."""
 
-    async def check_prefix(self, size: int, root: bytes, here: int) -> None:
-        """LEDGER_BROKEN unless the ledger begins with the leaves of a checkpoint of this size and root."""
-        ...
+    async def check_prefix(self, size: int, root: bytes, here: int) -> None: ...
 
 
 class CheckpointStorage:
@@ -51,16 +49,14 @@ class CheckpointStorage:
         self._opened: Any = None
 
     async def read(self, name: str) -> bytes | None:
-        """The contents, or None."""
         try:
             if self._is_folder:
                 return await asyncio.to_thread(_read_file, Path(self._place) / name)
-            found = await obstore.get_async(await self._open(), name)
-            body = bytes(await found.bytes_async())
+            body = bytes(await (await obstore.get_async(await self._open(), name)).bytes_async())
         except (FileNotFoundError, NotFoundError):
             return None
         except (BaseError, OSError) as fault:
-            raise _unreachable("read", fault) from None
+            raise _unavailable("read", fault) from None
         return body[: NOTE_BYTES_MAX + 1]
 
     async def write(self, name: str, body: bytes, *, replace: bool) -> None:
@@ -75,7 +71,7 @@ class CheckpointStorage:
         except (FileExistsError, AlreadyExistsError):
             pass
         except (BaseError, OSError) as fault:
-            raise _unreachable("written", fault) from None
+            raise _unavailable("written", fault) from None
 
     @property
     def _is_folder(self) -> bool:
@@ -96,11 +92,9 @@ async def export_checkpoint(store: Store, tenant: str, to: str, actor: str) -> S
     await write_checkpoint(book, to, newest)
 
     def work() -> Transaction[None]:
-        now = (yield Query("now"))[0].now_us
         about = {"size": newest.size, "root": newest.root.hex(), "to": "bucket" if "://" in to else "file"}
-        yield from append_admin_event(
-            AdminChange(tenant=tenant, kind="ledger.exported", actor=actor, about=about), now
-        )
+        change = AdminChange(tenant=tenant, kind="ledger.exported", actor=actor, about=about)
+        yield from append_admin_event(change, (yield Query("now"))[0].now_us)
 
     await run_transaction(store, work)
     return newest
@@ -108,44 +102,39 @@ async def export_checkpoint(store: Store, tenant: str, to: str, actor: str) -> S
 
 async def write_checkpoint(book: GrowingLedger, to: str, newest: SignedCheckpointRow) -> None:
     """Write a checkpoint to a file or to `s3://bucket/object` (law 1)."""
-    shelf, name = _divided(to)
-    await _put_newest(book, shelf, name, newest)
+    storage, name = _split_place(to)
+    await _put_newest(book, storage, name, newest)
 
 
-async def copy_checkpoint(book: TenantLedger, shelf: CheckpointStorage, signed: SignedCheckpointRow) -> None:
-    """Copy a checkpoint to the place for automatic copies (law 3)."""
-    folder = checkpoint_folder(signed_notes.parse_checkpoint(signed.note))
-    await _put_newest(book, shelf, f"{folder}/{NEWEST_NAME}", signed)
-    name = f"{folder}/{signed.size:012d}.checkpoint"
-    await shelf.write(name, signed.note.encode(), replace=False)
-
-
-def checkpoint_folder(checkpoint: LedgerCheckpoint) -> str:
-    """The folder for the copies of a ledger: its origin, below the place."""
-    return "/".join(quote(part, safe="") for part in checkpoint.origin.split("/"))
+async def copy_checkpoint(
+    book: TenantLedger, storage: CheckpointStorage, signed: SignedCheckpointRow
+) -> None:
+    """Copy a checkpoint to the place for automatic copies, into a folder with the name of its origin (law 3)."""
+    origin = signed_notes.parse_checkpoint(signed.note).origin
+    folder = "/".join(quote(part, safe="") for part in origin.split("/"))
+    await _put_newest(book, storage, f"{folder}/{NEWEST_NAME}", signed)
+    await storage.write(f"{folder}/{signed.size:012d}.checkpoint", signed.note.encode(), replace=False)
 
 
 async def _put_newest(
-    book: GrowingLedger, shelf: CheckpointStorage, name: str, signed: SignedCheckpointRow
+    book: GrowingLedger, storage: CheckpointStorage, name: str, signed: SignedCheckpointRow
 ) -> None:
-    there = await shelf.read(name)
+    """Store a checkpoint; LEDGER_BROKEN unless it continues the stored one (law 1)."""
+    there = await storage.read(name)
     if there == signed.note.encode():
         return
     if there is not None:
-        await _goes_on(book, signed_notes.parse_checkpoint(there), signed)
-    await shelf.write(name, signed.note.encode(), replace=True)
+        stored = signed_notes.parse_checkpoint(there)
+        if stored.origin != signed_notes.parse_checkpoint(signed.note).origin:
+            raise TenureError(
+                "LEDGER_CHECKPOINT_INVALID",
+                f"the stored checkpoint belongs to another ledger: {stored.origin}",
+            )
+        await book.check_prefix(stored.size, stored.root, signed.size)
+    await storage.write(name, signed.note.encode(), replace=True)
 
 
-async def _goes_on(book: GrowingLedger, there: LedgerCheckpoint, signed: SignedCheckpointRow) -> None:
-    """LEDGER_BROKEN unless a checkpoint continues the stored one (law 1)."""
-    if there.origin != signed_notes.parse_checkpoint(signed.note).origin:
-        raise TenureError(
-            "LEDGER_CHECKPOINT_INVALID", f"the stored checkpoint belongs to another ledger: {there.origin}"
-        )
-    await book.check_prefix(there.size, there.root, signed.size)
-
-
-def _divided(to: str) -> tuple[CheckpointStorage, str]:
+def _split_place(to: str) -> tuple[CheckpointStorage, str]:
     """A storage, and the name in it."""
     if "://" not in to:
         file = Path(to)
@@ -172,7 +161,7 @@ def _write_file(file: Path, body: bytes, replace: bool) -> None:
         opened.write(body)
 
 
-def _unreachable(what: str, fault: Exception) -> TenureError:
+def _unavailable(what: str, fault: Exception) -> TenureError:
     """An error without the message of the exception, which may contain credentials of the address."""
     return TenureError(
         "STORE_UNAVAILABLE", f"the place for checkpoints cannot be {what}: {type(fault).__name__}"

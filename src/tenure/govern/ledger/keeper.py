@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 
@@ -63,11 +64,11 @@ class LedgerKeeper(PeriodicTask):
         self._signer = signer
         self._sign_us = us(sign_seconds)
         named = place or os.environ.get(PLACE_VARIABLE)
-        self._shelf = CheckpointStorage(named) if named else None
+        self._storage = CheckpointStorage(named) if named else None
         self._after = 0
         """The id from which runs are read."""
         self._newest = 0
-        self._said: dict[tuple[str, str | None], str] = {}
+        self._logged: dict[tuple[str, str | None], str] = {}
         self._owed: dict[str, SignedCheckpointRow] | None = None
         """Checkpoints to be copied, by tenant. None: the newest of all, because this process has just started."""
 
@@ -76,18 +77,12 @@ class LedgerKeeper(PeriodicTask):
         seen = await self.append_new_runs()
         if seen < RUNS_AT_ONCE:  # otherwise there are more of them, which come first
             await self.seal_admin_chains()
-            await self._sign_or_say()
+            with self._log_problem(
+                "ledgers_not_signed", None
+            ):  # a key that may not sign does not end the round
+                await self.sign_due()
             await self.copy_pending_checkpoints()
         return seen
-
-    async def _sign_or_say(self) -> None:
-        """A key that may not sign does not end the round."""
-        try:
-            await self.sign_due()
-        except TenureError as refused:
-            self._say("ledgers_not_signed", None, refused)
-        else:
-            self._said.pop(("ledgers_not_signed", None), None)
 
     async def append_new_runs(self) -> int:
         """Add the `created` leaf of the next runs. Returns the number of runs that were found."""
@@ -106,7 +101,6 @@ class LedgerKeeper(PeriodicTask):
         return len(page)
 
     async def seal_admin_chains(self) -> int:
-        """Seal the admin chains up to their last lines. Returns their number."""
         heads: list[AdminHead] = await self._store.read("admin_unsealed")
         for head in heads:
             await self._append(head.tenant, [ledger_leaves.admin_leaf(head.tenant, head.seq, head.hash)])
@@ -120,27 +114,26 @@ class LedgerKeeper(PeriodicTask):
         await SigningKeys(self._store).ready(signer)
         done = 0
         for tenant in await self._unsigned():  # again: the first key has just been added
-            try:
-                signed = await self._sign(TenantLedger(self._store, tenant), signer, now)
-            except TenureError as refused:
-                self._say("ledger_not_signed", tenant, refused)
-                continue
-            if signed:
-                done += 1
-                self._said.pop(("ledger_not_signed", tenant), None)
+            with self._log_problem("ledger_not_signed", tenant):
+                done += await self._sign(TenantLedger(self._store, tenant), signer, now)
         return done
 
-    def _say(self, event: str, tenant: str | None, refused: TenureError) -> None:
-        """Log a problem once, and again after it was solved meanwhile."""
-        if self._said.get((event, tenant)) != refused.message:
-            self._said[event, tenant] = refused.message
-            log.error(event, tenant=tenant, error=refused.code, message=refused.message)
+    @contextmanager
+    def _log_problem(self, event: str, tenant: str | None) -> Iterator[None]:
+        """Catch an error and log it once; the same error is logged again only after a success."""
+        try:
+            yield
+        except TenureError as refused:
+            if self._logged.get((event, tenant)) != refused.message:
+                self._logged[event, tenant] = refused.message
+                log.error(event, tenant=tenant, error=refused.code, message=refused.message)
+        else:
+            self._logged.pop((event, tenant), None)
 
     async def _unsigned(self) -> list[str]:
         sizes: list[LedgerSize] = await self._store.read("ledger_sizes")
-        return [
-            each.tenant for each in sizes if each.size != each.signed
-        ]  # fewer: the ledger was truncated, which is reported
+        # A ledger with fewer leaves than were signed was truncated, which is reported.
+        return [each.tenant for each in sizes if each.size != each.signed]
 
     async def _sign(self, book: TenantLedger, signer: Signer, at_once: bool) -> bool:
         last = await book.newest()
@@ -154,7 +147,7 @@ class LedgerKeeper(PeriodicTask):
 
     async def copy_pending_checkpoints(self) -> None:
         """Copy pending checkpoints. A failed copy is retried in the next round."""
-        if self._shelf is None:
+        if self._storage is None:
             return
         if self._owed is None:
             sizes: list[LedgerSize] = await self._store.read("ledger_sizes")
@@ -163,20 +156,15 @@ class LedgerKeeper(PeriodicTask):
                 book.tenant: newest for book in books if (newest := await book.newest()) is not None
             }
         for tenant, signed in list(self._owed.items()):
-            try:
-                await copy_checkpoint(TenantLedger(self._store, tenant), self._shelf, signed)
-            except TenureError as refused:
-                self._say("checkpoint_not_copied", tenant, refused)
-            else:
+            with self._log_problem("checkpoint_not_copied", tenant):
+                await copy_checkpoint(TenantLedger(self._store, tenant), self._storage, signed)
                 del self._owed[tenant]
-                self._said.pop(("checkpoint_not_copied", tenant), None)
 
     async def _append(self, tenant: str, entries: list[LedgerEntry]) -> None:
         for first in range(0, len(entries), LEAVES_AT_ONCE):
             some = entries[first : first + LEAVES_AT_ONCE]
-            await run_transaction(self._store, partial(_appended, tenant, some))
+            await run_transaction(self._store, partial(_append_now, tenant, some))
 
 
-def _appended(tenant: str, entries: list[LedgerEntry]) -> Transaction[list[LedgerLeafRow]]:
-    now = (yield Query("now"))[0].now_us
-    return (yield from append_leaves(tenant, entries, now))
+def _append_now(tenant: str, entries: list[LedgerEntry]) -> Transaction[list[LedgerLeafRow]]:
+    return (yield from append_leaves(tenant, entries, (yield Query("now"))[0].now_us))

@@ -10,6 +10,8 @@ Laws:
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -33,22 +35,20 @@ class SigningKeys:
         self._store = store
 
     async def all(self) -> list[SigningKeyRow]:
-        found: list[SigningKeyRow] = await self._store.read("signing_keys")
-        return found
+        return [*await self._store.read("signing_keys")]
 
     async def named(self, text: str) -> SigningKeyRow:
         """The key with this id, or the only key whose id begins with it."""
-        known = await self.all()
-        fitting = [key for key in known if len(text) >= PREFIX_MIN and key.id.startswith(text)]
-        if len(fitting) != 1:
+        matching = [key for key in await self.all() if len(text) >= PREFIX_MIN and key.id.startswith(text)]
+        if len(matching) != 1:
             raise TenureError(
                 "KEY_NOT_FOUND",
                 f"there is no signing key {text[:64]!r}: `tenure signing-keys list` shows all keys",
             )
-        return fitting[0]
+        return matching[0]
 
     async def trust(self) -> TrustedKeys:
-        """The trusted keys according to this database. Whoever can write the database can change them: keep a copy elsewhere."""
+        """The trusted keys according to this database. Anyone who can write to the database can change them: keep a copy elsewhere."""
         return TrustedKeys(as_trusted_key(key) for key in await self.all())
 
     async def ready(self, signer: Signer) -> None:
@@ -78,19 +78,22 @@ class SigningKeys:
         """Trust a key because the operator says so. `first`: only if there is no other key."""
         now = await self._now()
         key = SigningKeyRow(signer.id, signer.public, None, None, now)
-        said = ledger_leaves.key_leaf("added", key.id, key.public, now)
-        return await self._written(key, said, actor, "signing_key.added", only_first=first)
+        leaf = ledger_leaves.key_leaf("added", key.id, key.public, now)
+        return await self._save(
+            key, leaf, actor, "signing_key.added", check=partial(_check_new, key, only=first)
+        )
 
     async def rotate(self, old: Signer, new: Signer, actor: str) -> SigningKeyRow:
-        """Let the old key endorse the new one."""
         await self.ready(old)
         now = await self._now()
         signature = await old.sign(endorsement(new.public, old.id, now))
         key = SigningKeyRow(new.id, new.public, old.id, signature, now)
-        said = ledger_leaves.key_leaf(
+        leaf = ledger_leaves.key_leaf(
             "rotated", key.id, key.public, now, by=old.id, endorsement=base64.b64encode(signature).decode()
         )
-        return await self._written(key, said, actor, "signing_key.rotated", by=old.id)
+        return await self._save(
+            key, leaf, actor, "signing_key.rotated", check=partial(_check_new, key), by=old.id
+        )
 
     async def revoke(self, named: str, from_us: int | None, actor: str) -> SigningKeyRow:
         """Stop trusting a key for signatures from a time on (now by default) (law 3)."""
@@ -99,48 +102,34 @@ class SigningKeys:
         if key.revoked_from is not None and key.revoked_from <= since:
             return key
         revoked = msgspec.structs.replace(key, revoked_from=since)
-        said = ledger_leaves.key_leaf("revoked", key.id, key.public, await self._now(), revoked_from=since)
+        leaf = ledger_leaves.key_leaf("revoked", key.id, key.public, await self._now(), revoked_from=since)
+        return await self._save(revoked, leaf, actor, "signing_key.revoked", revoked_from=since)
 
-        def work() -> Transaction[SigningKeyRow]:
-            now = (yield Query("now"))[0].now_us
-            yield from append_admin_event(
-                _line("signing_key.revoked", actor, key.id, revoked_from=since), now
-            )
-            yield Query("save_signing_key", scalars=msgspec.structs.astuple(revoked))
-            yield from append_leaves("", [said], now)
-            return revoked
-
-        return await run_transaction(self._store, work)
-
-    async def _written(
+    async def _save(
         self,
         key: SigningKeyRow,
-        said: LedgerEntry,
+        leaf: LedgerEntry,
         actor: str,
         kind: str,
         *,
-        only_first: bool = False,
-        **about: str,
+        check: Callable[[list[SigningKeyRow]], None] = lambda _known: None,
+        **about: object,
     ) -> SigningKeyRow:
+        """Law 1. `check` refuses a key because of the known ones."""
+        change = AdminChange(tenant="", kind=kind, actor=actor, about={"key": key.id, **about})
+
         def work() -> Transaction[SigningKeyRow]:
             now = (yield Query("now"))[0].now_us
-            yield from append_admin_event(
-                _line(kind, actor, key.id, **about), now
-            )  # takes the lock of the chain
-            known: list[SigningKeyRow] = yield Query("signing_keys")
-            if any(one.id == key.id for one in known):
-                raise TenureError("ALREADY_EXISTS", f"signing key {key.id[:12]} is already known")
-            if only_first and known:
-                raise TenureError("CHANGED_MEANWHILE", "another signing key was added meanwhile")
+            yield from append_admin_event(change, now)  # takes the lock of the chain
+            check((yield Query("signing_keys")))
             yield Query("save_signing_key", scalars=msgspec.structs.astuple(key))
-            yield from append_leaves("", [said], now)
+            yield from append_leaves("", [leaf], now)
             return key
 
         return await run_transaction(self._store, work)
 
     async def _now(self) -> int:
-        now: int = (await self._store.read("now"))[0].now_us
-        return now
+        return int((await self._store.read("now"))[0].now_us)
 
 
 def as_trusted_key(key: SigningKeyRow) -> TrustedKey:
@@ -154,5 +143,8 @@ def as_trusted_key(key: SigningKeyRow) -> TrustedKey:
     )
 
 
-def _line(kind: str, actor: str, key_id: str, **about: object) -> AdminChange:
-    return AdminChange(tenant="", kind=kind, actor=actor, about={"key": key_id, **about})
+def _check_new(key: SigningKeyRow, known: list[SigningKeyRow], *, only: bool = False) -> None:
+    if any(one.id == key.id for one in known):
+        raise TenureError("ALREADY_EXISTS", f"signing key {key.id[:12]} is already known")
+    if only and known:
+        raise TenureError("CHANGED_MEANWHILE", "another signing key was added meanwhile")

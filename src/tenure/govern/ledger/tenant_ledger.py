@@ -35,16 +35,14 @@ class TenantLedger:
         return head[0].pos + 1 if head else 0
 
     async def root(self, size: int) -> bytes:
-        """The root of the first `size` leaves."""
         (root,) = await read_range_hashes(self._store, self.tenant, [(0, size)])
         return root
 
     async def origin(self) -> str | None:
-        """Its name, or None if no key was ever registered, so that nothing was signed."""
+        """The name of the ledger, or None if no key was ever registered, so that nothing was signed."""
         first: list[LedgerLeafRow] = await self._store.read("leaves_after", "", -1, 1)
-        if not first or first[0].pos != 0:
-            return None
-        return signed_notes.ledger_origin(merkle.leaf_hash(first[0].body), self.tenant)
+        known = first and first[0].pos == 0
+        return signed_notes.ledger_origin(merkle.leaf_hash(first[0].body), self.tenant) if known else None
 
     async def newest(self) -> SignedCheckpointRow | None:
         found: list[SignedCheckpointRow] = await self._store.read(
@@ -53,8 +51,7 @@ class TenantLedger:
         return found[0] if found else None
 
     async def leaves_of(self, run_id: int) -> list[LedgerLeafRow]:
-        found: list[LedgerLeafRow] = await self._store.read("leaves_of_run", self.tenant, run_id)
-        return found
+        return [*await self._store.read("leaves_of_run", self.tenant, run_id)]
 
     # ------------------------------------------------------------------------------------------ signing
 
@@ -69,8 +66,8 @@ class TenantLedger:
         assert origin is not None, "a key that is ready has its leaf"
         root = await self.root(size)
         now: int = (await self._store.read("now"))[0].now_us
-        made = await sign_checkpoint(signer, origin, size, root, now)
-        row = SignedCheckpointRow(self.tenant, size, root, made.note, signer.id, now)
+        signed = await sign_checkpoint(signer, origin, size, root, now)
+        row = SignedCheckpointRow(self.tenant, size, root, signed.note, signer.id, now)
 
         def work() -> Transaction[None]:
             yield Query("save_ledger_checkpoint", scalars=msgspec.structs.astuple(row))

@@ -2,16 +2,6 @@
 
 from tenure.govern.policy.cache import PolicyCache
 from tenure.govern.policy.evaluation import CompiledPolicy
-from tenure.govern.policy.facts import build_facts
 from tenure.govern.policy.loader import load_policy, load_policy_file
-from tenure.govern.policy.model import PolicyFile, PolicyRule
 
-__all__ = [
-    "CompiledPolicy",
-    "PolicyCache",
-    "PolicyFile",
-    "PolicyRule",
-    "build_facts",
-    "load_policy",
-    "load_policy_file",
-]
+__all__ = ["CompiledPolicy", "PolicyCache", "load_policy", "load_policy_file"]

@@ -53,9 +53,8 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_cases(policy: PolicyFile) -> list[CaseResult]:
-    """Run all tests of a file, in its order."""
-    asked = CompiledPolicy(policy)
-    return [_tested(case, asked.ruling(build_case_facts(case))) for case in policy.cases]
+    compiled = CompiledPolicy(policy)
+    return [_compare(case, compiled.ruling(build_case_facts(case))) for case in policy.cases]
 
 
 def build_case_facts(case: PolicyCase) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def build_case_facts(case: PolicyCase) -> dict[str, Any]:
     }
 
 
-def _tested(case: PolicyCase, said: Ruling) -> CaseResult:
+def _compare(case: PolicyCase, said: Ruling) -> CaseResult:
     rules = msgspec.json.decode(said.rules, type=list[tuple[str, str]])
     wrong: list[str] = []
 

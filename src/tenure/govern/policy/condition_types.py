@@ -54,8 +54,7 @@ def check_condition(
     tree: cel_syntax.Expr, roots: Mapping[str, Schema], tell: Tell, guesses: Suggestions | None = None
 ) -> None:
     """Report everything that is wrong with a condition over `roots`."""
-    walk = _Walk(tell, guesses or Suggestions())
-    result = walk.type_of(tree, roots)
+    result = _Inference(tell, guesses or Suggestions()).type_of(tree, roots)
     types = {part.get("type") for part in alternatives(result)}
     if types and None not in types and "boolean" not in types:
         tell(f"it is {_shown(result)}, but a condition must be true or false")
@@ -77,7 +76,7 @@ def alternatives(schema: Schema) -> Iterator[Schema]:
         yield schema
 
 
-class _Walk:
+class _Inference:
     """Infers the types of a tree. ANYTHING stands for a value whose problem was reported."""
 
     def __init__(self, tell: Tell, guesses: Suggestions) -> None:
@@ -89,7 +88,9 @@ class _Walk:
             case cel_syntax.LiteralExpr(type=type_, value=value):
                 return {"type": type_, "const": value}
             case cel_syntax.NameExpr(name=name):
-                return self._named(name, scope)
+                if name not in scope:
+                    self._tell(f"there is no {name!r}")
+                return scope.get(name, ANYTHING)
             case cel_syntax.MemberExpr(of=of, name=name):
                 return self._field(self.type_of(of, scope), name, _written(tree))
             case cel_syntax.IndexExpr(of=of, by=by):
@@ -107,12 +108,6 @@ class _Walk:
             case cel_syntax.OperatorExpr(sign=sign, operands=operands):
                 return self._operated(sign, operands, scope)
 
-    def _named(self, name: str, scope: Mapping[str, Schema]) -> Schema:
-        if name in scope:
-            return scope[name]
-        self._tell(f"there is no {name!r}")
-        return ANYTHING
-
     def _field(self, schema: Schema, name: str, written: str) -> Schema:
         found: list[Schema] = []
         known: list[str] = []
@@ -129,8 +124,7 @@ class _Walk:
         if found:
             return found[0] if len(found) == 1 else {"anyOf": found}
         if known:
-            guess = self._guesses.close_to(name, known, "there are")
-            self._tell(f"there is no {written}{guess}")
+            self._tell(f"there is no {written}{self._guesses.close_to(name, known, 'there are')}")
         else:
             self._tell(f"there is no {written}: the value before it is {_shown(schema)}")
         return ANYTHING
@@ -159,8 +153,8 @@ class _Walk:
     def _called(self, call: cel_syntax.CallExpr, scope: Mapping[str, Schema]) -> Schema:
         if call.name in COMPREHENSIONS and call.of is not None:
             return self._comprehended(call, call.of, scope)
-        given = [self.type_of(part, scope) for part in ((call.of,) if call.of is not None else ())]
-        given += [self.type_of(part, scope) for part in call.arguments]
+        parts = call.arguments if call.of is None else (call.of, *call.arguments)
+        given = [self.type_of(part, scope) for part in parts]
         if call.name == "dyn" and given:
             return given[0]
         return _RESULTS.get(call.name, _NUMBER)
@@ -183,13 +177,11 @@ class _Walk:
                 items.append(ANYTHING)
         if not items:
             self._tell(f"{_written(of)} is {_shown(over)}, but {call.name}() needs a list or a map")
-        within = {**scope, call.arguments[0].name: {"anyOf": items} if items else ANYTHING}
-        inner = [self.type_of(part, within) for part in call.arguments[1:]]
+        item: Schema = {"anyOf": items} if items else ANYTHING
+        inner = [self.type_of(part, {**scope, call.arguments[0].name: item}) for part in call.arguments[1:]]
         if call.name == "map":
             return {"type": "array", "items": inner[-1] if inner else ANYTHING}
-        return (
-            {"type": "array", "items": within[call.arguments[0].name]} if call.name == "filter" else _BOOLEAN
-        )
+        return {"type": "array", "items": item} if call.name == "filter" else _BOOLEAN
 
     def _mapped(
         self, entries: tuple[tuple[cel_syntax.Expr, cel_syntax.Expr], ...], scope: Mapping[str, Schema]

@@ -1,11 +1,15 @@
-"""Checks a policy against the connectors that it names: `tenure policy check`.
+"""Checks a policy against the connectors that it names: for `tenure policy check`, and for the policy file of an embedded engine.
 
-Law: all problems are reported together, each with its line. A policy that passes uses only fields that every named operation has.
+Laws:
+1. All problems are reported together, each with its line. A policy that passes uses only fields that every named operation has.
+2. An embedded engine's file becomes active when the engine starts, if the tenant has no people: a file cannot replace what two people must
+   decide at a server (see `store.policies`, law 4).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from tenure.expressions.cel_syntax import UnsupportedSyntax, parse_cel
@@ -14,13 +18,14 @@ from tenure.expressions.yaml_document import FileProblems
 from tenure.govern.connector import Operation
 from tenure.govern.policy.condition_types import check_condition
 from tenure.govern.policy.facts import ACTION, ROOTS, SCHEMAS
-from tenure.govern.policy.loader import new_policy_problems, read_policy
+from tenure.govern.policy.loader import load_policy, read_policy, read_policy_text
 from tenure.govern.policy.model import PolicyFile, PolicyRule
+from tenure.kernel.governance_rows import GovernanceRow
+from tenure.store.policies import PolicyRegistry
+from tenure.store.port import Store
 
 
 class DeclaresOperations(Protocol):
-    """The part of a connector that policies need."""
-
     @property
     def operations(self) -> Mapping[str, Operation]: ...
 
@@ -30,16 +35,25 @@ ConnectorOperations = Mapping[str, DeclaresOperations]
 
 def check_policy(text: str, source: str, connectors: ConnectorOperations) -> PolicyFile:
     """A policy that was checked against connectors; POLICY_INVALID names every problem with its line and column."""
-    problems = new_policy_problems(source)
-    policy = read_policy(text, source, problems)
-    if policy is not None:
+
+    def check(policy: PolicyFile, problems: FileProblems) -> None:
         for rule in policy.rules:
             _check_rule(rule, connectors, problems)
         _check_cases(policy, connectors, problems)
-    problems.raise_any()
-    if policy is None:  # there is always a problem then
-        raise problems.error()
-    return policy
+
+    return read_policy(text, source, check)
+
+
+async def install_policy(
+    store: Store, tenant: str, policy: str | Path, connectors: ConnectorOperations
+) -> GovernanceRow:
+    """Make a policy active for a tenant (law 2). `policy` is a path, or the text itself, which has more than one line. If there are no
+    connectors, it is not checked against any."""
+    is_text = isinstance(policy, str) and "\n" in policy
+    text = str(policy) if is_text else read_policy_text(Path(policy))
+    source = "<policy>" if is_text else str(policy)
+    check_policy(text, source, connectors) if connectors else load_policy(text, source)
+    return await PolicyRegistry(store, tenant).install(text)
 
 
 def _check_rule(rule: PolicyRule, connectors: ConnectorOperations, problems: FileProblems) -> None:
@@ -58,8 +72,8 @@ def _check_rule(rule: PolicyRule, connectors: ConnectorOperations, problems: Fil
     for operation in operations:
 
         def tell(what: str, name: str = operation.name) -> None:
-            several = f" (of {rule.connector}.{name})" if "action." in what and len(operations) > 1 else ""
-            problems.add((*path, "when"), f"{what}{several}")
+            of = f" (of {rule.connector}.{name})" if "action." in what and len(operations) > 1 else ""
+            problems.add((*path, "when"), f"{what}{of}")
 
         try:
             check_condition(tree, condition_schemas(operation), tell, problems.guesses)
@@ -68,7 +82,6 @@ def _check_rule(rule: PolicyRule, connectors: ConnectorOperations, problems: Fil
 
 
 def condition_schemas(operation: Operation) -> dict[str, Any]:
-    """The schemas of the values that a condition on an operation can use."""
     action = {
         "type": "object",
         "properties": {**ACTION, "target": operation.target, "fields": operation.fields},
@@ -100,15 +113,15 @@ def _check_cases(policy: PolicyFile, connectors: ConnectorOperations, problems: 
     for case in policy.cases:
         path = ("tests", case.index)
         connector, operation = case.action["connector"], case.action["operation"]
-        known = connector in connectors and operation in connectors[connector].operations
-        if not known:
+        if connector not in connectors or operation not in connectors[connector].operations:
             problems.add((*path, "action"), f"there is no operation {connector}.{operation}")
             continue
         declared = connectors[connector].operations[operation]
         for root, schema in (("target", declared.target), ("fields", declared.fields)):
             properties = schema.get("properties", {})
-            others = schema.get("additionalProperties", "properties" not in schema)
+            if schema.get("additionalProperties", "properties" not in schema) is not False:
+                continue
             for name in case.action[root]:
-                if name not in properties and others is False:
+                if name not in properties:
                     guess = problems.close_to(name, properties, "there are")
                     problems.add((*path, root, name), f"there is no {root}.{name}{guess}")

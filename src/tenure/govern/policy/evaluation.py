@@ -12,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,7 +43,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def deny_without_rule(version: int, error: str, why: str) -> Ruling:
-    """A denial that does not come from a rule."""
     return Ruling(version=version, outcome="deny", error=error, why=why)
 
 
@@ -93,23 +93,23 @@ class _Condition:
         return self._program.execute(facts.context)
 
 
-class _Ready:
-    __slots__ = ("condition", "rule")
-
-    def __init__(self, rule: PolicyRule) -> None:
-        self.rule = rule
-        self.condition = None if rule.when is None else _Condition(rule.when)
+_CompiledRule = tuple[PolicyRule, _Condition | None]
 
 
 class CompiledPolicy:
     def __init__(self, policy: PolicyFile, version: int = 0) -> None:
         self.version = version
-        self._by_action: dict[tuple[str, str], list[_Ready]] = {}
+        self._by_action: dict[tuple[str, str], list[_CompiledRule]] = {}
         for rule in policy.rules:
-            ready = _Ready(rule)
+            compiled = (rule, None if rule.when is None else _Condition(rule.when))
             for operation in rule.operations:
-                self._by_action.setdefault((rule.connector, operation), []).append(ready)
-        self._reads = {action: _read_by(found) for action, found in self._by_action.items()}
+                self._by_action.setdefault((rule.connector, operation), []).append(compiled)
+        self._reads = {
+            action: checked_facts(
+                reference for _, condition in rules if condition is not None for reference in condition.refers
+            )
+            for action, rules in self._by_action.items()
+        }
 
     def reads(self, facts: dict[str, Any]) -> frozenset[str]:
         """The changeable facts that the rules for an action use."""
@@ -121,67 +121,56 @@ class CompiledPolicy:
         try:
             action = facts["action"]
             found = self._by_action.get((action["connector"], action["operation"]), ())
-            return self._judged(found, _Facts(facts, len(found)), action["tier"])
+            return self._evaluate(found, _Facts(facts, len(found)), action["tier"])
         except Exception as fault:  # law 2: any failure is a denial
             return deny_without_rule(
                 self.version, "POLICY_ERROR", f"the policy cannot be evaluated: {cel_error_reason(fault)}"
             )
 
-    def _judged(self, found: Any, facts: _Facts, tier: str) -> Ruling:
-        spoken: list[tuple[str, str]] = []
-        heard: list[PolicyRule] = []
+    def _evaluate(self, found: Sequence[_CompiledRule], facts: _Facts, tier: str) -> Ruling:
+        outcomes: list[tuple[str, str]] = []
+        applied: list[PolicyRule] = []
         broken: list[str] = []
-        for ready in found:
-            rule = ready.rule
-            if ready.condition is not None:
-                holds, wrong = _holds(ready.condition, facts)
-                if wrong:
-                    spoken.append((rule.name, FAILED))
-                    broken.append(f"{rule.name}: {wrong}")
-                    continue
-                if not holds:
-                    spoken.append((rule.name, SKIPPED))
-                    continue
-            spoken.append((rule.name, rule.says))
-            heard.append(rule)
-        rules = _encode(spoken).decode()
-        denials = [rule for rule in heard if rule.says == "deny"]
+        for rule, condition in found:
+            holds, problem = (True, "") if condition is None else _holds(condition, facts)
+            if problem:
+                broken.append(f"{rule.name}: {problem}")
+            elif holds:
+                applied.append(rule)
+            outcomes.append((rule.name, FAILED if problem else rule.says if holds else SKIPPED))
+        rules = _encode(outcomes).decode()
+        denials = [rule for rule in applied if rule.says == "deny"]
         if denials or broken:
             why = "\n".join([*(_reason(rule) for rule in denials), *broken])
-            error = "POLICY_ERROR" if broken else None
-            return Ruling(version=self.version, outcome="deny", rules=rules, error=error, why=why)
-        asking = [rule for rule in heard if rule.says == "needs_approval"]
+            return self._deny(rules, "POLICY_ERROR" if broken else None, why)
+        asking = [rule for rule in applied if rule.says == "needs_approval"]
         if asking:
             return self._strictest(asking, rules, tier)
-        if not heard:
-            why = "no rule applies to this action"
-            return Ruling(version=self.version, outcome="deny", rules=rules, error="POLICY_NO_RULE", why=why)
-        why = "\n".join(_reason(rule) for rule in heard)
+        if not applied:
+            return self._deny(rules, "POLICY_NO_RULE", "no rule applies to this action")
+        why = "\n".join(_reason(rule) for rule in applied)
         return Ruling(version=self.version, outcome="allow", rules=rules, why=why)
+
+    def _deny(self, rules: str, error: str | None, why: str) -> Ruling:
+        return Ruling(version=self.version, outcome="deny", rules=rules, error=error, why=why)
 
     def _strictest(self, asking: list[PolicyRule], rules: str, tier: str) -> Ruling:
         asked = [rule.asked for rule in asking if rule.asked is not None]
-        tiers = [TIERS.index(one.tier or tier) for one in asked]
         groups = sorted({one.group for one in asked if one.group})
         if len(groups) > 1:
             named = ", ".join(rule.name for rule in asking if rule.asked is not None and rule.asked.group)
             why = f"{named}: these rules require different groups ({', '.join(groups)}), but an approval has one group"
-            return Ruling(version=self.version, outcome="deny", rules=rules, error="POLICY_ERROR", why=why)
+            return self._deny(rules, "POLICY_ERROR", why)
         return Ruling(
             version=self.version,
             outcome="needs_approval",
             rules=rules,
-            tier=TIERS[max(tiers)],
+            tier=TIERS[max(TIERS.index(one.tier or tier) for one in asked)],
             people=max(one.people for one in asked),
             people_in="".join(groups),
             within_seconds=min(one.within_seconds for one in asked),
             why="\n".join(_reason(rule) for rule in asking),
         )
-
-
-def _read_by(found: list[_Ready]) -> frozenset[str]:
-    conditions = [ready.condition for ready in found if ready.condition is not None]
-    return checked_facts(reference for condition in conditions for reference in condition.refers)
 
 
 def _reason(rule: PolicyRule) -> str:

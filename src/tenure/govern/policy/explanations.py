@@ -20,7 +20,7 @@ from tenure.govern.policy.evaluation import SKIPPED
 from tenure.govern.policy.loader import load_policy
 from tenure.kernel.act_rows import VerdictRow
 from tenure.kernel.governance_rows import PolicyRow
-from tenure.kernel.run_rows import PayloadRow, StepRow
+from tenure.kernel.run_rows import PayloadRow
 from tenure.reads.payloads import decode_payload
 from tenure.shapes.policies import PolicyDecision
 from tenure.store.port import QueryReader, Store
@@ -31,15 +31,14 @@ async def explain_decisions(store: Store, run_id: int) -> list[PolicyDecision]:
     verdicts: list[VerdictRow] = await store.read("verdicts_of", run_id)
     if not verdicts:
         return []
-    steps: list[StepRow] = await store.read("steps_of", run_id)
-    names = {step.idx: step.name for step in steps}
+    names = {step.idx: step.name for step in await store.read("steps_of", run_id)}
     reasons = {
         version: await _reasons(store, verdicts[0].tenant, version)
         for version in {row.version for row in verdicts}
     }
     refs = [(run_id, row.request_ref) for row in verdicts if row.request_ref is not None]
-    kept: list[PayloadRow] = await store.read("load_payloads", rows=refs) if refs else []
-    requests = {one.ref: _request(one.body) for one in kept}
+    payloads: list[PayloadRow] = await store.read("load_payloads", rows=refs) if refs else []
+    requests = {one.ref: _request(one.body) for one in payloads}
     return [
         build_policy_decision(
             row, names.get(row.idx, str(row.idx)), reasons[row.version], requests.get(row.request_ref or 0)
@@ -68,7 +67,6 @@ async def _reasons(store: QueryReader, tenant: str, version: int) -> dict[str, s
 def build_policy_decision(
     row: VerdictRow, step: str, reasons: Mapping[str, str], request: Any
 ) -> PolicyDecision:
-    """A decision from a verdict, the reasons of the policy's rules and the stored request of the action."""
     rules = msgspec.json.decode(row.rules, type=list[tuple[str, str]])
     return PolicyDecision(
         no=row.no,

@@ -1,29 +1,34 @@
 """The facts that conditions use: the action, its run, the tenant, the requester of the run, and the time.
 
 Laws:
-1. The facts of a run are those of its creation, plus its costs and writes so far. Labels and metadata are not facts, because whoever may
-   steer the run can change them. The run's input is a payload and not a fact.
+1. The facts of a run are those of its creation, plus its costs and writes so far. Labels and metadata are not facts, because every client
+   that may steer the run can change them. The run's input is a payload and not a fact.
 2. The roles and groups of a person are the current ones: a removed role is gone from the next action on.
 3. All facts are JSON. Times are RFC 3339 strings in UTC (`timestamp(time.now)` converts them for CEL).
 4. Facts are read before the commit that relies on them. So each fact either cannot change, or that commit compares it again. `FACTS` says
    which, and a test fails if a fact is missing there.
+5. A ruling records the changeable facts that a rule for the action uses, each with the value that was read. Writes and seconds change
+   constantly: for them the policy is also evaluated with the surrounding values, and the ruling holds for the range in which it is the same.
+   At most one fact gets such a range, because combinations of two are not evaluated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from tenure import ids
 from tenure.clock import SECOND_US
 from tenure.expressions.expression import ExpressionReference
+from tenure.kernel.act_commands import ReliedFacts, Ruling
 from tenure.kernel.act_rows import RunSpendRow
 from tenure.kernel.costs import DEFAULT_CURRENCY
 from tenure.kernel.identity_rows import PersonRow
 from tenure.kernel.run_rows import RunRow, RunSpecRow
+from tenure.store.port import QueryReader
 
 ROOTS = ("action", "run", "tenant", "person", "time")
 
@@ -69,7 +74,6 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 """JSON Schemas of the other roots."""
 
-
 FIXED, CHECKED = "fixed", "checked"
 
 
@@ -114,19 +118,16 @@ FACTS: dict[str, Fact] = {
     "time.minute": Fact(CHECKED, "since, until"),
     "time.weekday": Fact(CHECKED, "since, until"),
 }
-"""Facts by root and name (law 4)."""
 
 
 def checked_facts(references: Iterable[ExpressionReference]) -> frozenset[str]:
     """The changeable facts that these references use. A root that is used as a whole uses all its facts."""
-    read = set()
-    for reference in references:
-        named = reference.parts[0] if reference.parts else None
-        for name, fact in FACTS.items():
-            root, _, rest = name.partition(".")
-            if fact.how == CHECKED and root == reference.root and named in (None, rest):
-                read.add(name)
-    return frozenset(read)
+    used = {f"{one.root}.{one.parts[0]}" if one.parts else one.root for one in references}
+    return frozenset(
+        name
+        for name, fact in FACTS.items()
+        if fact.how == CHECKED and (name in used or name.partition(".")[0] in used)
+    )
 
 
 def build_facts(
@@ -149,7 +150,6 @@ def build_facts(
 
 
 def run_facts(run: RunRow, spec: RunSpecRow, run_spend: RunSpendRow | None) -> dict[str, Any]:
-    """The facts of a run (law 1)."""
     return {
         "id": ids.run_text(run.id),
         "workflow": run.workflow,
@@ -158,7 +158,7 @@ def run_facts(run: RunRow, spec: RunSpecRow, run_spend: RunSpendRow | None) -> d
         "workspace": run.workspace,
         "repo": run.repo,
         "trigger": {"type": spec.trigger_type, "ref": spec.trigger_ref},
-        "created_at": _moment(run.created_at),
+        "created_at": time_facts(run.created_at)["now"],
         "attempt": spec.attempt_no,
         "writes": 0 if run_spend is None else run_spend.writes,
         "spent": 0 if run_spend is None else run_spend.spent,
@@ -173,17 +173,23 @@ def requester_person_id(requester: str) -> str | None:
     return name if found and kind == "person" else None
 
 
+async def find_requester(store: QueryReader, tenant: str, requester: str) -> PersonRow | None:
+    named = requester_person_id(requester)
+    rows: list[PersonRow] = [] if named is None else await store.read("person_named", tenant, named)
+    return rows[0] if rows else None
+
+
 def person_facts(requester: str, person: PersonRow | None) -> dict[str, Any]:
     """The facts of a requester: `person:ada`, `client:deploy`, or a name of an embedded engine. A closed account has no roles."""
     kind, found, name = requester.partition(":")
     if not found:
         kind, name = "local", requester
-    known = person is not None and person.closed_at is None
+    roles, groups = person_roles_and_groups(person)
     return {
         "id": name,
         "kind": kind,
-        "roles": _listed(person.roles) if person is not None and known else [],
-        "groups": _listed(person.groups) if person is not None and known else [],
+        "roles": msgspec.json.decode(roles),
+        "groups": msgspec.json.decode(groups),
     }
 
 
@@ -204,9 +210,70 @@ def person_roles_and_groups(person: PersonRow | None) -> tuple[str, str]:
     return ("[]", "[]") if person is None or person.closed_at is not None else (person.roles, person.groups)
 
 
-def _moment(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us // SECOND_US, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+# ---- The facts that a ruling relied on.
+
+WRITES_AROUND = 16
+"""How many values of `run.writes` on either side are evaluated: as many acts of a run can be intended at once."""
+SECONDS_BEFORE, SECONDS_AFTER = 2, 20
+"""How many seconds around `time.now` are evaluated."""
+_UNITS = {"time.minute": 60, "time.hour": 3600, "time.date": 86_400, "time.weekday": 86_400}
+"""How long each time fact stays the same, in seconds of UTC."""
 
 
-def _listed(stored: str) -> list[str]:
-    return msgspec.json.decode(stored, type=list[str])
+class EvaluablePolicy(Protocol):
+    def ruling(self, facts: dict[str, Any]) -> Ruling: ...
+
+    def reads(self, facts: dict[str, Any]) -> frozenset[str]: ...
+
+
+def collect_relied_facts(
+    policy: EvaluablePolicy,
+    said: Ruling,
+    facts: dict[str, Any],
+    requester: str,
+    person: PersonRow | None,
+    now_us: int,
+) -> ReliedFacts | None:
+    """The facts that `said` relied on. `facts` are those of the evaluation, and `now_us` is the time when they were read."""
+    reads = policy.reads(facts)
+    if not reads:
+        return None
+    writes = since = until = who = None
+    seconds = "time.now" in reads
+    if "run.writes" in reads:
+        now = facts["run"]["writes"]
+        writes = (now, now) if seconds else _range_of_writes(policy, said, facts)
+    spent = facts["run"]["spent"] if "run.spent" in reads else None
+    if seconds:
+        since, until = _range_of_seconds(policy, said, facts, now_us)
+    elif units := [_UNITS[name] * SECOND_US for name in reads if name in _UNITS]:
+        since = now_us - now_us % min(units)
+        until = since + min(units)
+    if "person.roles" in reads or "person.groups" in reads:
+        name = requester_person_id(requester)
+        who = None if name is None else (name, *person_roles_and_groups(person))
+    return ReliedFacts(writes=writes, spent=spent, since=since, until=until, person=who)
+
+
+def _range_of_writes(policy: EvaluablePolicy, said: Ruling, facts: dict[str, Any]) -> tuple[int, int]:
+    def same(writes: int) -> bool:
+        return writes >= 0 and policy.ruling({**facts, "run": {**facts["run"], "writes": writes}}) == said
+
+    return _range_around(facts["run"]["writes"], WRITES_AROUND, WRITES_AROUND, same)
+
+
+def _range_of_seconds(
+    policy: EvaluablePolicy, said: Ruling, facts: dict[str, Any], now_us: int
+) -> tuple[int, int]:
+    def same(second: int) -> bool:
+        return policy.ruling({**facts, "time": time_facts(second * SECOND_US)}) == said
+
+    low, high = _range_around(now_us // SECOND_US, SECONDS_BEFORE, SECONDS_AFTER, same)
+    return low * SECOND_US, (high + 1) * SECOND_US
+
+
+def _range_around(now: int, before: int, after: int, same: Callable[[int], bool]) -> tuple[int, int]:
+    """The first and last number around `now` up to which `same` holds."""
+    high = next((n for n in range(now, now + after) if not same(n + 1)), now + after)
+    low = next((n for n in range(now, now - before, -1) if not same(n - 1)), now - before)
+    return low, high

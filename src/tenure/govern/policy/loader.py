@@ -7,6 +7,7 @@ Law: a loaded policy can be evaluated, because every condition has been parsed. 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,32 +24,34 @@ from tenure.kernel.act_commands import RulingOutcome
 from tenure.limits import POLICY_RULES_PER_OPERATION_MAX
 
 _SAYS: dict[str, RulingOutcome] = {"allow": "allow", "deny": "deny", "approval": "needs_approval"}
-_AROUND = ("run", "tenant", "person", "time")
+_CONTEXT = ("run", "tenant", "person", "time")
 
 
 def load_policy(text: str, source: str = "<text>") -> PolicyFile:
     """A policy from the text of its file; POLICY_INVALID names every problem with its line and column."""
-    problems = new_policy_problems(source)
-    policy = read_policy(text, source, problems)
+    return read_policy(text, source, lambda _policy, _problems: None)
+
+
+def read_policy(text: str, source: str, check: Callable[[PolicyFile, FileProblems], None]) -> PolicyFile:
+    """Like `load_policy`, with another check, which adds its problems to those of the file."""
+    problems = FileProblems(source, "POLICY_INVALID", "policy", "a version and rules")
+    policy = _parse_policy(text, source, problems)
+    if policy is not None:
+        check(policy, problems)
     problems.raise_any()
     if policy is None:  # there is always a problem then
         raise problems.error()
     return policy
 
 
-def new_policy_problems(source: str) -> FileProblems:
-    return FileProblems(source, "POLICY_INVALID", "policy", "a version and rules")
-
-
-def read_policy(text: str, source: str, problems: FileProblems) -> PolicyFile | None:
-    """Like `load_policy`, but adds problems to a list; None if the text is not a policy."""
+def _parse_policy(text: str, source: str, problems: FileProblems) -> PolicyFile | None:
     root = read_yaml(text, problems)
     data = POLICY.read(root, (), problems)
     if data is MISSING:
         return None
     rules = [rule for variant in data.get("rules", ()) if (rule := _rule(variant, problems)) is not None]
-    _check_names(data, problems)
-    _check_crowds(rules, problems)
+    _check_unique_names(data, problems)
+    _check_rules_per_operation(rules, problems)
     cases = tuple(
         case
         for i, values in enumerate(data.get("tests", ()))
@@ -100,21 +103,19 @@ def _rule(variant: VariantValue, problems: FileProblems) -> PolicyRule | None:
         when=when,
         says=_SAYS[kind],
         why=values["deny"] if kind == "deny" else values.get("why", ""),
-        asked=_asked(values["approval"]) if kind == "approval" else None,
+        asked=None
+        if kind != "approval"
+        else ApprovalDemand(
+            tier=values["approval"].get("tier"),
+            people=values["approval"].get("people", 1),
+            group=values["approval"].get("group", ""),
+            within_seconds=values["approval"].get("within", WITHIN_SECONDS),
+        ),
         index=int(variant.path[-1]),
     )
 
 
-def _asked(values: dict[str, Any]) -> ApprovalDemand:
-    return ApprovalDemand(
-        tier=values.get("tier"),
-        people=values.get("people", 1),
-        group=values.get("group", ""),
-        within_seconds=values.get("within", WITHIN_SECONDS),
-    )
-
-
-def _check_names(data: dict[str, Any], problems: FileProblems) -> None:
+def _check_unique_names(data: dict[str, Any], problems: FileProblems) -> None:
     first: dict[str, tuple[str | int, ...]] = {}
     for variant in data.get("rules", ()):
         name = variant.values.get("name")
@@ -125,13 +126,13 @@ def _check_names(data: dict[str, Any], problems: FileProblems) -> None:
             first[name] = variant.path
 
 
-def _check_crowds(rules: list[PolicyRule], problems: FileProblems) -> None:
-    crowds = Counter((rule.connector, name) for rule in rules for name in rule.operations)
-    for (connector, operation), count in crowds.items():
+def _check_rules_per_operation(rules: list[PolicyRule], problems: FileProblems) -> None:
+    counts = Counter((rule.connector, name) for rule in rules for name in rule.operations)
+    for (connector, operation), count in counts.items():
         if count > POLICY_RULES_PER_OPERATION_MAX:
-            most = POLICY_RULES_PER_OPERATION_MAX
             problems.add(
-                ("rules",), f"{count} rules are for {connector}.{operation}; at most {most} are allowed"
+                ("rules",),
+                f"{count} rules are for {connector}.{operation}; at most {POLICY_RULES_PER_OPERATION_MAX} are allowed",
             )
 
 
@@ -148,7 +149,7 @@ def _case(
     for name in values.get("rules", ()):
         if name not in known:
             problems.add((*path, "rules"), f"there is no rule {name!r}")
-    for part in _AROUND:
+    for part in _CONTEXT:
         for wrong in json_schema.find_problems(SCHEMAS[part], values.get(part, {}), part):
             problems.add((*path, *wrong.path.split(".")), wrong.problem)
     if "now" in values.get("time", {}) and not _is_moment(values["time"]["now"]):
@@ -166,7 +167,7 @@ def _case(
             "fields": values.get("fields", {}),
             **{key: values[key] for key in ("tier", "key", "reverses") if key in values},
         },
-        facts={name: values[name] for name in _AROUND if name in values},
+        facts={name: values[name] for name in _CONTEXT if name in values},
         expect=values["expect"],
         rules=tuple(values["rules"]) if "rules" in values else None,
         error=values.get("error"),

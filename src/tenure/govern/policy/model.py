@@ -45,7 +45,6 @@ class PolicyCase(msgspec.Struct, frozen=True, kw_only=True):
     """The rules that must apply, in the order of the file. None: any."""
     error: str | None = None
     approval: dict[str, Any] | None = None
-    """The expected approval, as far as it is given."""
     index: int
     line: int
 

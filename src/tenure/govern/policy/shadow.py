@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
@@ -19,7 +20,7 @@ from tenure import ids
 from tenure.artifacts import is_reference
 from tenure.clock import to_datetime
 from tenure.govern.policy.evaluation import CompiledPolicy
-from tenure.govern.policy.facts import build_facts, requester_person_id
+from tenure.govern.policy.facts import build_facts, find_requester
 from tenure.kernel.act_commands import Ruling
 from tenure.kernel.act_rows import ReceiptRow, RunSpendRow, VerdictRow
 from tenure.kernel.run_rows import PayloadRow, RunRow, RunSpecRow
@@ -30,12 +31,9 @@ FACTS_NOT_RESTORED = (
     "the roles and groups of a run's requester are the current ones",
     "the costs of a run are the current ones",
 )
-_UNKNOWN = "its target and fields were not stored"
 
 
 class ShadowDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """An action that would have been decided differently."""
-
     run: str
     no: int
     label: str
@@ -65,11 +63,11 @@ class ShadowEvaluation:
         self._store = store
         self._fetch = fetch
 
-    async def judged(self, tenant: str, policy: CompiledPolicy, since_us: int, most: int) -> ShadowReport:
-        """Evaluate a policy for the decisions of a tenant since a time, up to a number."""
+    async def evaluate(self, tenant: str, policy: CompiledPolicy, since_us: int, most: int) -> ShadowReport:
+        """Evaluate a policy for up to `most` decisions of a tenant since a time."""
         same = looked_at = 0
         differs: list[ShadowDifference] = []
-        left: dict[str, int] = {}
+        skipped = Counter[str]()
         place = (since_us - 1, 0, 0)
         while looked_at < most:
             rows: list[VerdictRow] = await self._store.read(
@@ -77,14 +75,27 @@ class ShadowEvaluation:
             )
             for row in rows:
                 looked_at += 1
-                said, known = await self._judged(policy, row)
-                if said is None or (said.error == "POLICY_ERROR" and not known):
-                    why = "its run was deleted" if said is None else _UNKNOWN
-                    left[why] = left.get(why, 0) + 1
-                elif _words(*_shown(said)) == _was(row):
+                ruling, known = await self._evaluate_verdict(policy, row)
+                if ruling is None:
+                    skipped["its run was deleted"] += 1
+                elif ruling.error == "POLICY_ERROR" and not known:
+                    skipped["its target and fields were not stored"] += 1
+                elif _describe(ruling) == _describe(row):
                     same += 1
                 else:
-                    differs.append(_differs(row, said))
+                    differs.append(
+                        ShadowDifference(
+                            run=ids.run_text(row.run_id),
+                            no=row.no,
+                            label=row.label,
+                            action=f"{row.connector}.{row.operation}",
+                            at=to_datetime(row.at),
+                            was=_describe(row),
+                            was_version=row.version,
+                            would=_describe(ruling),
+                            why=ruling.why,
+                        )
+                    )
             if not rows:
                 break
             place = (rows[-1].at, rows[-1].run_id, rows[-1].no)
@@ -92,11 +103,11 @@ class ShadowEvaluation:
             looked_at=looked_at,
             same=same,
             differs=differs,
-            not_judged=left,
+            not_judged=dict(skipped),
             not_as_then=[*FACTS_NOT_RESTORED],
         )
 
-    async def _judged(self, policy: CompiledPolicy, row: VerdictRow) -> tuple[Ruling | None, bool]:
+    async def _evaluate_verdict(self, policy: CompiledPolicy, row: VerdictRow) -> tuple[Ruling | None, bool]:
         """What a policy would have ruled, and whether the whole action was known."""
         runs: list[RunRow] = await self._store.read("get_run", row.run_id)
         specs: list[RunSpecRow] = await self._store.read("get_spec", row.run_id)
@@ -111,8 +122,6 @@ class ShadowEvaluation:
             run_spends[0].spent if run_spends else 0,
             sum(one.intent_at < row.at and one.state != "reused" for one in receipts),
         )
-        requester = requester_person_id(specs[0].requester)
-        people = [] if requester is None else await self._store.read("person_named", row.tenant, requester)
         action: dict[str, Any] = {
             "connector": row.connector,
             "operation": row.operation,
@@ -126,7 +135,7 @@ class ShadowEvaluation:
             run=runs[0],
             spec=specs[0],
             run_spend=written,
-            person=people[0] if people else None,
+            person=await find_requester(self._store, row.tenant, specs[0].requester),
             action=action,
             now_us=row.at,
         )
@@ -134,42 +143,16 @@ class ShadowEvaluation:
 
     async def _request(self, row: VerdictRow, of: ReceiptRow | None) -> dict[str, Any] | None:
         """The stored request of an action: that of its verdict, or else that of its receipt."""
-        ref = row.request_ref
-        if ref is None and of is not None:
-            ref = of.request_ref
+        ref = of.request_ref if row.request_ref is None and of is not None else row.request_ref
         kept: list[PayloadRow] = [] if ref is None else await self._store.read("payload", row.run_id, ref)
         if not kept or not kept[0].body:
             return None
         body = kept[0].body
-        if is_reference(body):
-            body = await self._fetch(body)
-        found = msgspec.json.decode(body)
+        found = msgspec.json.decode(await self._fetch(body) if is_reference(body) else body)
         return found if isinstance(found, dict) and "target" in found else None
 
 
-def _shown(said: Ruling) -> tuple[str, str, int, str]:
-    return said.outcome, said.tier, said.people, said.people_in
-
-
-def _differs(row: VerdictRow, said: Ruling) -> ShadowDifference:
-    return ShadowDifference(
-        run=ids.run_text(row.run_id),
-        no=row.no,
-        label=row.label,
-        action=f"{row.connector}.{row.operation}",
-        at=to_datetime(row.at),
-        was=_was(row),
-        was_version=row.version,
-        would=_words(*_shown(said)),
-        why=said.why,
-    )
-
-
-def _was(row: VerdictRow) -> str:
-    return _words(row.outcome, row.tier, row.people, row.people_in)
-
-
-def _words(outcome: str, tier: str, people: int, group: str) -> str:
-    if outcome != "needs_approval":
-        return outcome
-    return f"{outcome} ({tier}, {people} of {group or 'any group'})"
+def _describe(said: Ruling | VerdictRow) -> str:
+    if said.outcome != "needs_approval":
+        return said.outcome
+    return f"{said.outcome} ({said.tier}, {said.people} of {said.people_in or 'any group'})"

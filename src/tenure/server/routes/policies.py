@@ -108,7 +108,7 @@ async def shadow_policy(request: ApiRequest, data: JSONBody[ShadowRequest]) -> S
     asked = await run_in_thread(lambda: CompiledPolicy(load_policy(data.text, "policy")))
     now = await request.service.identity.now_us()
     shadowing = ShadowEvaluation(engine.store, engine.artifacts.get)
-    return await shadowing.judged(request.who.tenant, asked, now - us(data.since_seconds), SHADOWED_MAX)
+    return await shadowing.evaluate(request.who.tenant, asked, now - us(data.since_seconds), SHADOWED_MAX)
 
 
 @get("/policies/{version:str}", summary="A version of the policy")
