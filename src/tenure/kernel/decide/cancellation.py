@@ -11,11 +11,7 @@ from tenure.kernel.commands import CancelStep, RequestCancel
 from tenure.kernel.decide.termination import end_step, finish_decision
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import LEASED_STEP
-from tenure.kernel.run_rows import (
-    CLOSED_RUN,
-    QUESTIONS,
-    StepRow,
-)
+from tenure.kernel.run_rows import CLOSED_RUN, QUESTIONS, StepRow
 from tenure.kernel.separation_of_duties import add_involved_people
 
 
@@ -38,13 +34,10 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
         d.need_attempts(steps)
         if run.waits_open:
             ending = [step.idx for step in steps if step.state not in LEASED_STEP]
-            d.need_approvals(w.no for idx in ending for w in d.open_waits_of(idx) if w.kind in QUESTIONS)
+            waits = (wait for idx in ending for wait in d.open_waits_of(idx))
+            d.need("approval", (wait.no for wait in waits if wait.kind in QUESTIONS))
         for step in steps:
             cancel_open_step(d, step)
-    return finish_cancel(d)
-
-
-def finish_cancel(d: Draft) -> Decision:
     decision = finish_decision(d, None, "cancel")
     decision.result = {"status": d.run.status, "again": False}
     return decision
