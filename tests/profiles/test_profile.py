@@ -94,7 +94,7 @@ def test_two_words_are_a_lifecycle_too() -> None:
         ("planning_seconds = 60.0", "planning_seconds = 0.0", "timing.planning_seconds", "a number over 0"),
         ("base_seconds = 1.0", "base_seconds = -1.0", "timing.backoff", "not negative"),
         ('created = "open"\n', "", "run.words", "no word for the kernel's state 'created'"),
-        ('created = "open"', "created = { keep = true }", "run.words.created", "first state has a fixed word"),
+        ('created = "open"', "created = { keep = true }", "run.words.created", "first state must have a fixed word"),
         ('queued = "open"', "queued = {}", "run.words.queued", "must be a word"),
         ('queued = "open"', 'queued = "ajar"', "run.words.queued", "'ajar' is not among run.states"),
         ('queued = "open"', 'queued = "open"\nsleeping = "open"', "run.words.sleeping", "no such state"),

@@ -40,7 +40,7 @@ class VerdictRow(NumberedRow):
     people_in: str = ""
     within_us: int | None = None
     error: str | None = None
-    """An error code, where the act was denied and no rule said so."""
+    """An error code, if the act was denied by something other than a rule."""
     request_ref: int | None = None
     """Target and fields, or the question that contains them. Only acts without a receipt (denied, or asked about)
     have this and the following columns, so that another policy can be tried on them."""
@@ -59,7 +59,6 @@ class ReceiptRow(NumberedRow):
     tenant: str
     idx: int
     label: str
-    """As in its verdict."""
     try_no: int
     """1 for the first receipt of an act. Another one may follow a failed one."""
     connector: str
@@ -73,7 +72,6 @@ class ReceiptRow(NumberedRow):
     reversible: bool
     verdict_no: int
     approval_no: int | None
-    """The approval that the call used."""
     n: int
     """The attempt that intended the call last."""
     intent_at: int

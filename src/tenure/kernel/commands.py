@@ -200,14 +200,10 @@ class CreateRun(RunRequest, frozen=True, gc=False, kw_only=True):
 
 
 class AcceptPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The planner has made a plan."""
-
     plan: tuple[StepSpec, ...]
 
 
 class FailPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The planner failed."""
-
     code: str = "PLAN_FAILED"
     message: bytes = b""
 
@@ -223,7 +219,6 @@ class Resolution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     idx: int
     n: int
-    """The attempt."""
     input: bytes | None = None
     idempotency_key: str = ""
     """Empty: the step keeps its own."""
@@ -253,8 +248,6 @@ class Admit(RunCommand, frozen=True, gc=False, kw_only=True):
 
 
 class ClaimStep(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Claim the lease of one ready step."""
-
     idx: int
     by: Claimant
 
@@ -323,8 +316,6 @@ class RecordCheckpoint(LeaseCommand, frozen=True, gc=False, kw_only=True):
 
 
 class Complete(CostCommand, frozen=True, gc=False, kw_only=True):
-    """The step succeeded."""
-
     output: bytes | None = None
     last: RecordCheckpoint | None = None
     """A last checkpoint, recorded in the same commit."""
@@ -333,8 +324,6 @@ class Complete(CostCommand, frozen=True, gc=False, kw_only=True):
 
 
 class Fail(CostCommand, frozen=True, gc=False, kw_only=True):
-    """The step failed."""
-
     code: str = "STEP_FAILED"
     message: bytes = b""
     retryable: bool | None = None
@@ -356,8 +345,6 @@ class AckCancel(LeaseCommand, frozen=True, gc=False, kw_only=True):
 
 
 class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A run that this run starts."""
-
     run_id: int
     workflow: str
     code_version: str = "1"

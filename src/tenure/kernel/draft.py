@@ -8,21 +8,22 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import Command
-from tenure.kernel.compiled_moves import COMPILED_MOVES, COMPILED_PATHS
 from tenure.kernel.history import changed_columns
-from tenure.kernel.machines import LIVE_LEASE, RUN_PATHS, JointState
+from tenure.kernel.machines import COMPILED_MOVES, COMPILED_PATHS, LIVE_LEASE, RUN_PATHS, JointState
 from tenure.kernel.profile import Profile
 from tenure.kernel.retry import Rng
-from tenure.kernel.row_ops import LIGHT_COLUMNS, ROW_KEYS, copy_row
+from tenure.kernel.row import R
 from tenure.kernel.run_rows import (
     CLOSED_RUN,
+    LIGHT_COLUMNS,
+    ROW_KEYS,
     AttemptRow,
     EventRow,
     OutboxRow,
@@ -30,15 +31,13 @@ from tenure.kernel.run_rows import (
     Row,
     RunRow,
     RunSpecRow,
-    StaleMessageRow,
     StepRow,
     WaitRow,
+    copy_row,
 )
 from tenure.kernel.snapshot import NotLoaded, Snapshot
 from tenure.kernel.status import STATE_COUNTERS, derive_status
 from tenure.limits import PAYLOAD_BYTES_MAX
-
-R = TypeVar("R", bound=Row)
 
 _LIGHT = frozenset(LIGHT_COLUMNS)
 
@@ -70,7 +69,6 @@ class Decision(msgspec.Struct, gc=False):
 
 
 def check_payload_size(body: bytes | None) -> None:
-    """Refuse a payload that is too large to be stored inline."""
     if body is not None and len(body) > PAYLOAD_BYTES_MAX:
         raise TenureError(
             "PAYLOAD_TOO_LARGE",
@@ -99,7 +97,6 @@ def _counts(before: RunRow, run: RunRow) -> dict[str, Any]:
 class Draft:
     __slots__ = (
         "_run",
-        "_timed_out",
         "_waits_of",
         "chance",
         "changed",
@@ -114,6 +111,7 @@ class Draft:
         "ready",
         "skipping",
         "snap",
+        "timed_out",
         "unresolved",
     )
 
@@ -136,7 +134,7 @@ class Draft:
         self.unresolved: list[int] = []
         """Open steps that need an input."""
         self._run: RunRow | None = None
-        self._timed_out = False
+        self.timed_out = False
         self._waits_of: dict[int, list[WaitRow]] | None = None
         self.profile: Profile | None = None if run is None else profiles.for_run(run.profile)
 
@@ -165,7 +163,6 @@ class Draft:
         return self.profile
 
     def step(self, idx: int) -> StepRow:
-        """The step as it is now."""
         changed = self.changed.get(("step", idx))
         if changed is not None:
             return changed  # type: ignore[return-value]  # the key says which type it is
@@ -273,7 +270,6 @@ class Draft:
         return ref, salt
 
     def next_no(self) -> int:
-        """The next number of a numbered row."""
         run = self.edit_run()
         no = run.next_no
         run.next_no = no + 1
@@ -372,24 +368,16 @@ class Draft:
             if run.timeout_us is not None and run.deadline_at is None:
                 run.deadline_at = self.now + run.timeout_us
 
-    def time_out(self) -> None:
-        self._timed_out = True
-
     def settle_status(self) -> None:
-        """Derive the run's status and show it."""
         run = self.run
         if not run.planned or run.status in CLOSED_RUN:
             return
         if run.started_at is None and (run.steps_live or run.steps_approval or run.steps_external):
             self.mark_started(self.edit_run())
             run = self.run
-        status = derive_status(run, past_deadline=self._timed_out)
+        status = derive_status(run, past_deadline=self.timed_out)
         if status != run.status:
             self.show(status)
-
-    def stale(self, row: StaleMessageRow, error: TenureError) -> Decision:
-        """Record a message of a lease that has ended."""
-        return Decision(None, rows={("stale_message", row.idx, row.n, row.message): row}, error=error)
 
     def decision(self, result: Any, kind: str, *, counted: bool = False) -> Decision:
         """The finished decision, with its event if history changed. `counted` says that only what a checkpoint

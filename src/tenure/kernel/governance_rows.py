@@ -107,7 +107,6 @@ class EvidenceRow(NumberedRow):
     """The hash of the last event that it covers."""
     events: int
     key_id: str | None
-    """The key that signed it."""
     reference: bytes
     """The reference of the zip in the artifact store."""
     envelope: bytes

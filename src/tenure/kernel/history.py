@@ -47,7 +47,6 @@ def event_hash(
 
 
 def rehash(event: EventRow, prev: bytes, tenant: str) -> bytes:
-    """The hash an event should have."""
     return event_hash(
         prev,
         tenant,

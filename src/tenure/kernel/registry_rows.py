@@ -28,7 +28,6 @@ class ScheduleRow(Row):
     input: bytes | None
     cron: str
     zone: str
-    """The time zone of the cron expression."""
     catch_up: str
     """skip, last or all: which of the slots that passed while no scheduler ran are started."""
     catch_up_max: int

@@ -154,13 +154,11 @@ class ArtifactRow(RunPartRow):
     name: str
     idx: int
     n: int
-    """The attempt that uploaded it."""
     late: bool
     """Whether it was uploaded after its lease had ended."""
     tenant: str
     step: str
     worker: str
-    """The worker that uploaded it."""
     size: int
     digest: str
     content_type: str

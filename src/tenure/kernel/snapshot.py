@@ -54,8 +54,6 @@ RECEIPTS_KEPT_MAX = 64
 
 
 class NotLoaded(Exception):
-    """A decision needs rows that were not loaded."""
-
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
         super().__init__(*keys)
@@ -177,7 +175,7 @@ class Snapshot:
         self.known: set[Key] = set()
         self.facts: AdmissionFacts | None = None
         self.caps: dict[str, Cap] = {}
-        """The caps of the run's tenant by scope, where it has any."""
+        """The caps of the run's tenant, by scope."""
         self.recorded: set[tuple[int, str]] = set()
         """Checkpoints that exist and whose rows were dropped."""
         self.rows_max: int | None = None
@@ -256,7 +254,6 @@ class Snapshot:
             self.run_spend = row
 
     def _index(self, row: Row) -> None:
-        """Apply law 5."""
         if type(row) is WaitRow:
             self._labels.setdefault((row.idx, row.label), row.no)
             if row.kind == "event":
@@ -334,12 +331,10 @@ class Snapshot:
         return step
 
     def find_named_step(self, name: str) -> StepRow | None:
-        for step in self.steps.values():
-            if step.name == name:
-                return step
-        if ("named", name) not in self.known:
+        step = next((step for step in self.steps.values() if step.name == name), None)
+        if step is None and ("named", name) not in self.known:
             raise NotLoaded(("named", name))
-        return None
+        return step
 
     def open_steps(self) -> list[StepRow]:
         """Every step that is not closed, in order."""
@@ -380,13 +375,10 @@ class Snapshot:
         return wait
 
     def find_labeled_wait(self, idx: int, label: str) -> WaitRow | None:
-        """The wait that a step opened under this label."""
         no = self._labels.get((idx, label))
-        if no is not None:
-            return self.waits[no]
-        if ("all_waits",) not in self.known and ("label", idx, label) not in self.known:
+        if no is None and ("all_waits",) not in self.known and ("label", idx, label) not in self.known:
             raise NotLoaded(("label", idx, label))
-        return None
+        return None if no is None else self.waits[no]
 
     def open_event_waits(self, name: str) -> Iterable[WaitRow]:
         """Waits for events of this name, oldest first."""
@@ -492,7 +484,6 @@ class Snapshot:
 
 
 def _keep(index: dict[str, _Numbers], name: str, no: int, *, there: bool) -> None:
-    """Add a number to an index under a name, or remove it."""
     if there:
         index.setdefault(name, _Numbers()).add(no)
     elif name in index:

@@ -32,8 +32,6 @@ class BrokenMachine(ValueError):
 
 
 class Machine:
-    """A named table of edges with a first state and terminal states."""
-
     def __init__(self, name: str, first: str, terminal: Iterable[str], edges: Iterable[Edge]) -> None:
         self.name = name
         self.first = first

@@ -80,7 +80,7 @@ class _Wanted:
         self.written_at = time.monotonic()
 
     def wants(self, news: Notification) -> bool:
-        told = news.told
+        told = news.item
         return (
             told.tenant == self.row.tenant
             and (not self.types or news.type in self.types)
@@ -220,7 +220,7 @@ class WebhookDispatcher:
     def _notice(row: SubscriptionRow, feed: FeedRow, news: Notification) -> NoticeRow:
         body = encode_event(news, feed.at)
         return NoticeRow(
-            row.tenant, row.id, feed.pos, news.part, news.told.run_id, news.type, body, feed.at, feed.at
+            row.tenant, row.id, feed.pos, news.part, news.item.run_id, news.type, body, feed.at, feed.at
         )
 
     # --------------------------------------------------------------------------------------------- delivering

@@ -68,7 +68,7 @@ def event_source(tenant: str) -> str:
 
 def encode_event(news: Notification, at_us: int) -> bytes:
     """A notification as it is sent. Its id is unique within its run: a feed position would reveal the activity of other tenants."""
-    told = news.told
+    told = news.item
     more: dict[str, Any] = {}
     if news.type == STATUS_CHANGED:
         more = {"status": news.word, "state": told.status}

@@ -35,7 +35,6 @@ from tenure.limits import RECEIPT_SECONDS
 
 
 def settle(d: Draft, c: SettleAct) -> Decision:
-    """Record the outcome of a call (law 1)."""
     check_duration("retry_after_seconds", c.retry_after_seconds)
     check_duration("settle_within_seconds", c.settle_within_seconds)
     receipt = current_receipt(d, c.no)
@@ -92,8 +91,15 @@ def _ask_people(d: Draft, c: SettleAct, step: StepRow, receipt: ReceiptRow) -> N
     within = c.settle_within_seconds
     if within is None:
         within = d.rules.timing.approval_seconds or RECEIPT_SECONDS
-    name, label = f"{receipt.connector}.{receipt.operation}", f"receipt:{receipt.no}"
-    wait = insert_wait(d, step.idx, "receipt", name, label, fatal=True, expires_at=d.now + us(within))
+    wait = insert_wait(
+        d,
+        step.idx,
+        "receipt",
+        f"{receipt.connector}.{receipt.operation}",
+        f"receipt:{receipt.no}",
+        fatal=True,
+        expires_at=d.now + us(within),
+    )
     wait.result_ref = d.payload(c.question)
     receipt.wait_no = wait.no
 
@@ -112,7 +118,6 @@ def _succeeded(d: Draft, receipt: ReceiptRow, result: bytes | None) -> None:
 
 
 def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
-    """A person settles an unknown receipt (laws 2 and 3)."""
     check_approver(c.person, "")
     receipt = current_receipt(d, c.no)
     ended = {"done": "succeeded", "not_done": "failed", "retry": "intent"}[c.how]

@@ -48,7 +48,6 @@ from tenure.kernel.run_rows import ApprovalRow, AttemptRow, StaleMessageRow, Ste
 from tenure.kernel.separation_of_duties import (
     add_involved_people,
     involved_people,
-    load_linked_people,
     may_approve,
     person_id_of,
     unknown_people_error,
@@ -82,7 +81,6 @@ def require_act_lease(d: Draft, c: ActCommand) -> tuple[StepRow, AttemptRow]:
 
 
 def propose(d: Draft, c: ProposeAct) -> Decision:
-    """Record a ruling that does not allow the act: a denial ends the step, otherwise people are asked (laws 3 and 4)."""
     check_act(c.act, c.ruling)
     step, _ = require_act_lease(d, c)
     if step.state == "canceling":
@@ -171,9 +169,11 @@ def _revise(d: Draft, c: ProposeAct, wait: WaitRow, approval: ApprovalRow, quest
 def _as_strict(approval: ApprovalRow, ruling: Ruling, act: ProposedAct) -> bool:
     """Whether an approval requires at least as much as a ruling."""
     wanted = _question(act, ruling)
-    if approval.people < wanted.people or TIERS.index(approval.tier) < TIERS.index(wanted.tier):
-        return False
-    if wanted.group and approval.people_in != wanted.group:
+    if (
+        approval.people < wanted.people
+        or TIERS.index(approval.tier) < TIERS.index(wanted.tier)
+        or (wanted.group and approval.people_in != wanted.group)
+    ):
         return False
     if ruling.within_seconds is None:
         return True
@@ -200,7 +200,7 @@ def _suffices(
     behind = involved_people(d.spec())
     if unknown_people_error(behind) is not None:
         return False
-    ties = load_linked_people(d)
+    ties = d.snap.ties(d.run.tenant)
     votes = [one for one in ties.apart(approval.votes.split()) if ties.among(one, behind) is None]
     names = [name for one in votes if (name := person_id_of(one)) is not None]
     people = _outside(d, None, tuple(sorted(names))).people if names else {}
@@ -264,7 +264,6 @@ def _deny(
     error: str | None,
     kind: str,
 ) -> Decision:
-    """Apply law 4."""
     request_ref = d.payload(request_to_keep(c))
     _add_verdict(d, c.idx, c.act, ruling, error, request_ref=request_ref, keep_act=True)
     code = error if error in _OWN_CODES else DENIED
@@ -288,7 +287,6 @@ def end_step_by_governance(d: Draft, step: StepRow, code: str, why: str, kind: s
 
 
 def intend(d: Draft, c: IntendAct) -> Decision:
-    """Check everything again, and intend the call (law 2)."""
     check_act(c.act, c.ruling)
     check_duration("call_seconds", c.call_seconds)
     step, attempt = require_act_lease(d, c)
@@ -336,11 +334,11 @@ def _still_holds(d: Draft, relied: ReliedFacts | None) -> bool:
         run_spend = current_run_spend(d)
         if relied.writes is not None and not relied.writes[0] <= run_spend.writes <= relied.writes[1]:
             return False
-        if relied.spent is not None and relied.spent != run_spend.spent:
+        if relied.spent not in (None, run_spend.spent):
             return False
-    if relied.since is not None and d.now < relied.since:
-        return False
-    if relied.until is not None and d.now >= relied.until:
+    if (relied.since is not None and d.now < relied.since) or (
+        relied.until is not None and d.now >= relied.until
+    ):
         return False
     if relied.person is None:
         return True
@@ -503,12 +501,12 @@ def _call_by(d: Draft, attempt: AttemptRow, seconds: float) -> int:
 
 
 def _call(d: Draft, no: int, call_by: int) -> ActReply:
-    seconds = (call_by - d.now) / SECOND_US
-    return ActReply("call", no=no, receipt_state="intent", call_by=call_by, call_seconds=seconds)
+    return ActReply(
+        "call", no=no, receipt_state="intent", call_by=call_by, call_seconds=(call_by - d.now) / SECOND_US
+    )
 
 
 def repeat(d: Draft, c: RepeatAct) -> Decision:
-    """Intend a call again under this lease (law 5)."""
     check_duration("call_seconds", c.call_seconds)
     step, attempt = require_act_lease(d, c)
     if step.state == "canceling":

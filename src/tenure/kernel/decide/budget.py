@@ -55,7 +55,6 @@ def add_spending(d: Draft, costs: tuple[Cost, ...]) -> bool:
 
 
 def sum_in_run_currency(d: Draft, costs: tuple[Cost, ...]) -> int:
-    """The part of the costs that is in the run's currency."""
     own = d.spec().currency or DEFAULT_CURRENCY
     return sum(cost.micros for cost in costs if cost.currency == own)
 
@@ -77,7 +76,9 @@ def _add(d: Draft, costs: tuple[Cost, ...]) -> None:
         row = by_key.get(key)
         if row is None and len(lines) >= COST_LINES_PER_RUN_MAX:
             key = OTHER_PROVIDERS, OTHER_PROVIDERS, cost.currency, day
-            row = next((one for one in lines.values() if _is_others(one, cost.currency)), None)
+            row = next(
+                (one for one in lines.values() if (one.provider, one.model, one.currency) == key[:3]), None
+            )
         if row is None:
             if len({one.currency for one in lines.values()} | {cost.currency}) > CURRENCIES_PER_RUN_MAX:
                 raise TenureError(
@@ -88,10 +89,6 @@ def _add(d: Draft, costs: tuple[Cost, ...]) -> None:
         row = d.edit(row)
         for name, _ in _NUMBERS:
             setattr(row, name, min(getattr(row, name) + getattr(cost, name), COST_TOTAL_MAX))
-
-
-def _is_others(row: CostLineRow, currency: str) -> bool:
-    return (row.provider, row.model, row.currency) == (OTHER_PROVIDERS, OTHER_PROVIDERS, currency)
 
 
 def _check(costs: tuple[Cost, ...]) -> None:

@@ -16,7 +16,6 @@ from tenure.kernel.separation_of_duties import add_involved_people
 
 
 def request_cancel(d: Draft, c: RequestCancel) -> Decision:
-    """Cancel the steps without a lease, and ask the holders of live leases to stop."""
     run = d.run
     if run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already", status=run.status)
@@ -34,8 +33,7 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
         d.need_attempts(steps)
         if run.waits_open:
             ending = [step.idx for step in steps if step.state not in LEASED_STEP]
-            waits = (wait for idx in ending for wait in d.open_waits_of(idx))
-            d.need("approval", (wait.no for wait in waits if wait.kind in QUESTIONS))
+            d.need("approval", (w.no for idx in ending for w in d.open_waits_of(idx) if w.kind in QUESTIONS))
         for step in steps:
             cancel_open_step(d, step)
     decision = finish_decision(d, None, "cancel")
@@ -44,7 +42,6 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
 
 
 def cancel_open_step(d: Draft, step: StepRow) -> None:
-    """Cancel a step without a lease at once; otherwise ask its holder to stop."""
     if step.state == "pending":
         end_step(d, d.move(step, "drop"), "STEP_CANCELED")
     elif d.can_move(step, "request_cancel"):

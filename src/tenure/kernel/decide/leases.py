@@ -65,15 +65,11 @@ OVER_BUDGET_REPLY = LeaseReply("refused", outcome="BUDGET_EXCEEDED")
 
 
 class AlreadyAnswered(Exception):
-    """The message was answered before, with `reply`."""
-
     def __init__(self, reply: LeaseReply) -> None:
         self.reply = reply
 
 
 class StaleMessage(Exception):
-    """The lease of the message has ended."""
-
     def __init__(self, row: StaleMessageRow, error: TenureError) -> None:
         self.row = row
         self.error = error
@@ -106,7 +102,7 @@ def require_lease(d: Draft, c: LeaseCommand, *, active: bool = True) -> tuple[St
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None:
         raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
-    # attempt.seq cannot tell a repeat: heartbeats raise it too.
+    # attempt.seq does not show a repeat, because heartbeats raise it, too.
     if attempt.last_message == f"{MESSAGE_TYPES[type(c)]} {c.seq}":
         raise AlreadyAnswered(_decode(attempt.answer))
     if c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
@@ -146,7 +142,6 @@ def claim(d: Draft, c: ClaimStep) -> Decision:
 
 
 def grant_lease(d: Draft, step: StepRow, by: Claimant) -> Lease:
-    """Grant the lease of a ready step, and charge the attempt."""
     step = d.move(step, "claim_and_ack" if by.ack else "claim")
     run = d.edit_run()
     d.mark_started(run)
@@ -431,9 +426,8 @@ def revoke(d: Draft, c: RevokeLease) -> Decision:
 
 
 def expire_dead_lease(d: Draft, c: ExpireDeadLease) -> Decision:
-    """End a lease whose holder is proven dead, as if it had expired. It is charged like any lost lease. A holder
-    that sent a heartbeat a moment ago is not considered dead, whatever was proven: hosts made from one image
-    may look like one host."""
+    """End a lease whose holder is proven dead, as if it had expired. It is charged like any lost lease. A holder that sent
+    a heartbeat a moment ago is not dead, in spite of the proof: two hosts made from one image may look like one."""
     if d.run.status in CLOSED_RUN:
         return Decision(False)
     step = d.step(c.idx)
@@ -460,9 +454,13 @@ def end_lost_cancel(d: Draft, step: StepRow) -> None:
 
 
 def lose_lease(d: Draft, step: StepRow, move: str) -> None:
-    """A lease expired (`expire`) or was revoked (`revoke`): the profile says how the step recovers."""
-    reason = recovery_failure(d, step)
-    if reason is None and step.charged >= step.max_attempts:
+    """Recover a step whose lease expired (`expire`) or was revoked (`revoke`), as its profile says."""
+    reason = None
+    if step.unsafe:
+        reason = "RUN_RESUME_FAILED"
+    elif d.rules.recovery == "resume_or_fail" and not step.recorded:
+        reason = "RUN_ORPHANED"
+    elif step.charged >= step.max_attempts:
         reason = "STEP_LOST"
     step = d.move(step, move if reason is None else f"{move}_final")
     d.edit(d.attempt_of(step)).reason = "STEP_LOST"
@@ -471,12 +469,3 @@ def lose_lease(d: Draft, step: StepRow, move: str) -> None:
         make_ready(d, step)
     else:
         end_step(d, step, reason)
-
-
-def recovery_failure(d: Draft, step: StepRow) -> str | None:
-    """The code with which a lost step must end; None: it can go on."""
-    if step.unsafe:
-        return "RUN_RESUME_FAILED"
-    if d.rules.recovery == "resume_or_fail" and not step.recorded:
-        return "RUN_ORPHANED"
-    return None

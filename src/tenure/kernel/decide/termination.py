@@ -44,7 +44,6 @@ def check_run_open(d: Draft) -> None:
 
 
 def dependents_of(step: StepRow) -> list[int]:
-    """The indexes of the steps that need this one."""
     return [int(idx) for idx in step.dependents.split(",")] if step.dependents else []
 
 
@@ -130,7 +129,6 @@ def open_waits(d: Draft) -> list[WaitRow]:
 
 
 def current_approval(d: Draft, no: int) -> ApprovalRow:
-    """The question of a wait."""
     changed = d.changed.get(("approval", no))
     found = changed if isinstance(changed, ApprovalRow) else d.snap.find_approval(no)
     if found is None:
@@ -153,7 +151,6 @@ _EXPIRED = {"approval": "APPROVAL_EXPIRED", "receipt": "RECEIPT_UNKNOWN"}
 
 
 def refusal_code(wait: WaitRow, outcome: str) -> str:
-    """The code of a wait that ended badly."""
     return _REFUSED.get(outcome) or _EXPIRED.get(wait.kind, "WAIT_EXPIRED")
 
 
@@ -252,7 +249,7 @@ def end_over_budget(d: Draft, result: object, kind: str) -> Decision:
 def time_out_run(d: Draft) -> Decision:
     """The run's deadline has passed: close everything that is open."""
     close_open_steps(d)
-    d.time_out()
+    d.timed_out = True
     return finish_decision(d, None, "time_out")
 
 
@@ -304,8 +301,8 @@ def owe_resolution(d: Draft) -> None:
     if d.run.status in CLOSED_RUN or d.run.cancel_at is not None:
         return
     for at in range(0, len(waiting), RESOLVED_TOGETHER_MAX):
-        part = waiting[at : at + RESOLVED_TOGETHER_MAX]
-        d.owe("resolve", d.run.id, {"steps": [[step.idx, step.attempt + 1] for step in part]})
+        steps = [[step.idx, step.attempt + 1] for step in waiting[at : at + RESOLVED_TOGETHER_MAX]]
+        d.owe("resolve", d.run.id, {"steps": steps})
 
 
 def is_unresolved(step: StepRow) -> bool:

@@ -150,7 +150,6 @@ def check_command(command: c.Command) -> None:
 
 
 def refuse_problems(problems: Sequence[Detail]) -> None:
-    """Raise INVALID_INPUT if there are problems."""
     if problems:
         raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
 

@@ -9,7 +9,7 @@ Laws:
    nothing is bound. A person who is involved in the run does not count, whenever they became involved. One person
    counts once. One refusal decides.
 4. A child that cannot become a run (unknown profile, invalid plan, too large, its id taken) is refused when it is
-   asked for, while the caller can still be told.
+   requested, while the caller can still get the error.
 5. Opening a wait under an existing label returns that wait: a replayed body finds its waits again, and starts no
    child twice.
 6. A proposal is a question that no step waits for. It is the run's own, so the requester of the run may decide it.
@@ -62,7 +62,6 @@ from tenure.kernel.separation_of_duties import (
     check_second_approver,
     involved_people,
     join_people,
-    load_linked_people,
     unknown_people_error,
 )
 from tenure.kernel.snapshot import NotLoaded
@@ -141,7 +140,6 @@ def _start_child(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
 
 
 def suspend_on(d: Draft, c: Suspend) -> Decision:
-    """Apply law 1."""
     step, attempt = require_lease(d, c)
     if step.state == "canceling":
         # A suspended body is closed without running.
@@ -194,7 +192,6 @@ def _unsafe_checkpoint(d: Draft, step: StepRow) -> str:
 
 
 def decide_approval(d: Draft, c: DecideApproval) -> Decision:
-    """A person answers (law 3)."""
     check_approver(c.approver, c.digest)
     approval = current_approval(d, c.no)
     votes = approval.votes.split()
@@ -228,7 +225,7 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         check_second_approver(d, c.approver, votes)
     approval = d.edit(approval)
     if c.approve:
-        ties = load_linked_people(d)
+        ties = d.snap.ties(d.run.tenant)
         votes = [*(one for one in ties.apart(votes) if ties.among(one, behind) is None), c.approver]
         approval.votes = " ".join(votes)
     given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
@@ -297,7 +294,6 @@ def withdraw_approval(d: Draft, c: WithdrawApproval) -> Decision:
 
 
 def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
-    """The proposal has changed: earlier votes do not count for it."""
     if not is_hex(c.digest):
         raise TenureError("INVALID_INPUT", "the digest is not hex")
     approval = revise_question(d, current_approval(d, c.no), bytes.fromhex(c.digest), d.payload(c.question))
@@ -308,7 +304,6 @@ def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
 
 
 def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
-    """An event from outside (law 2)."""
     run = d.run
     if run.inbox_total and (seen := d.snap.find_event_id(c.event_id)) is not None:
         if seen.name != c.name:
@@ -384,7 +379,6 @@ def _child_restarted(d: Draft, child: ChildRow, successor: int) -> Decision:
 
 
 def end_wait(d: Draft, c: EndWait) -> Decision:
-    """End waits for events and times by hand, never an approval. The caller becomes involved in the run."""
     run = d.run
     check_run_open(d)
     waits = [w for w in open_waits(d) if w.kind in ("event", "time")]
