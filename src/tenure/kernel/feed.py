@@ -150,20 +150,23 @@ def _questions(
     snap: Snapshot, decision: Decision, event: EventRow
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The numbers of the approvals and proposals that this decision asks for, and of those it reminds of."""
-    rows = [row for row in decision.rows.values() if type(row) is ApprovalRow]
-    if not rows:
-        return (), (), ()
     if event.kind == REMINDED:
-        return (), (), tuple(row.no for row in rows)
-    new = [
-        row.no
-        for row in rows
-        if row.status == "requested"
-        and (row.requested_at == event.at or event.kind == REVISED)
-        and not row.votes
-    ]
-    proposed = tuple(no for no in new if (wait := snap.waits.get(no)) is not None and wait.kind == "proposal")
-    return tuple(no for no in new if no not in proposed), proposed, ()
+        return (), (), tuple(key[1] for key in decision.rows if key[0] == "approval")
+    asked: tuple[int, ...] = ()
+    proposed: tuple[int, ...] = ()
+    for row in decision.rows.values():
+        if (
+            type(row) is ApprovalRow
+            and row.status == "requested"
+            and (row.requested_at == event.at or event.kind == REVISED)
+            and not row.votes
+        ):
+            wait = snap.waits.get(row.no)
+            if wait is not None and wait.kind == "proposal":
+                proposed += (row.no,)
+            else:
+                asked += (row.no,)
+    return asked, proposed, ()
 
 
 def encode_feed_lines(lines: list[FeedLine]) -> bytes:

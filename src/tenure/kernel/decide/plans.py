@@ -97,9 +97,8 @@ def add_plan(
     run = d.edit_run()
     existing: dict[str, int] = {}
     if run.steps_total:
-        new = {spec.name for spec in plan}
         needed = {name for spec in plan for name in spec.needs or ()}
-        d.need_named_steps(new | needed)
+        d.need_named_steps(needed | {spec.name for spec in plan})
         there = {step.name: step.idx for step in d.snap.steps.values()}
         again = next((spec.name for spec in plan if spec.name in there), None)
         if again is not None:
@@ -111,8 +110,9 @@ def add_plan(
         last = d.step(run.steps_total - 1) if run.steps_total and profile.strict_sequence else None
         if last is not None:
             existing[last.name] = last.idx
-        behind_name = None if last is None else last.name
-        needs: Sequence[list[str]] = check_plan(plan, profile, existing, run.steps_total, behind_name)
+        needs: Sequence[list[str]] = check_plan(
+            plan, profile, existing, run.steps_total, None if last is None else last.name
+        )
     else:
         needs = _checked(plan, profile.name)
     idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
