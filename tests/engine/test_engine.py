@@ -261,7 +261,7 @@ BAD_PLANS: list[tuple[list[Any], str]] = [
     ([{"name": "a"}, {"name": "a"}], "two steps named 'a'"),
     ([{"name": ""}], "characters"),
     ([{"name": "a", "queue": ""}], "queue must be printable, not empty"),
-    ([{"name": "a|b"}], "what it needs is printable"),
+    ([{"name": "a|b"}], "what it needs must be printable"),
     ([{"name": "a" * 190}], "together have 203 characters"),
     ([StepSpec(name="a", input=b'{"$tenure.step":1}')], "may not begin with '$tenure'"),
     ([{"nme": "a"}], "unknown field"),
