@@ -14,8 +14,7 @@ from typing import get_type_hints
 
 import msgspec
 
-from tenure.kernel.row_ops import LIGHT_COLUMNS
-from tenure.kernel.run_rows import ROWS, RunRow
+from tenure.kernel.run_rows import LIGHT_COLUMNS, ROWS, RunRow
 from tenure.kernel.server_rows import RemoteLeaseRow
 from tenure.store.postgres.statements import FEED, TABLES
 from tenure.store.query_registry import load_queries

@@ -154,7 +154,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
     ),
     "freezers-uncounted": (
         "whoever freezes an action of a run approves what is done instead",
-        (Change(acts._count_freezers, "add_involved_people(d, SYSTEM, people)", "pass"),),
+        (Change(acts._involve_freezers, "add_involved_people(d, SYSTEM, people)", "pass"),),
         whoever_froze_an_action_does_not_approve,
         "person:ada was answered None, not APPROVER_IS_REQUESTER",
     ),

@@ -260,7 +260,7 @@ def test_a_resume_does_not_end_an_approval_and_says_who_does(tenure: Tenure, tmp
     (tmp_path / "ask.json").write_text('[{"name": "ok", "kind": "approval"}]')
     run = tenure("runs", "create", "--workflow", "w", "--plan", "ask.json").out.strip()
     told = refused(tenure, "RUN_INVALID_TRANSITION", "runs", "resume", run)
-    assert "only their decision ends that" in told
+    assert "only a decision ends that wait" in told
 
 
 def test_options_that_need_another_one_say_so(tenure: Tenure) -> None:

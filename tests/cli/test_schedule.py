@@ -101,9 +101,9 @@ def test_a_schedule_that_is_not_there(tenure: Tenure, command: str) -> None:
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("--cron", "61 * * * *"), 1, "'61' at character 1 is no minute"),
+        (("--cron", "61 * * * *"), 1, "'61' at character 1 is not a valid minute"),
         (("--cron", "0 0 31 2 *"), 1, "names days that its months do not have"),
-        (("--zone", "Mars/Olympus"), 1, "'Mars/Olympus' is no time zone"),
+        (("--zone", "Mars/Olympus"), 1, "'Mars/Olympus' is not a time zone"),
         (("--pass-slot", "--input", "[1]"), 1, "must be an object"),
         (("--profile", "waterfall"), 1, "there is no profile 'waterfall'"),
         (("--input", "{"), 1, "--input is not JSON"),

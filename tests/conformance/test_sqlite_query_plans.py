@@ -181,7 +181,10 @@ def test_columns_are_the_fields_in_order(connection: apsw.Connection) -> None:
     for table, row in {**ROWS, **REGISTRY_ROWS}.items():
         columns = list(connection.execute(f"pragma table_info({table})"))
         assert tuple(column[1] for column in columns) == row.__struct_fields__, table
-        hints = {name: str(row.__annotations__[name]) for name in row.__struct_fields__}
+        types = {
+            name: hint for base in row.__mro__ for name, hint in vars(base).get("__annotations__", {}).items()
+        }
+        hints = {name: str(types[name]) for name in row.__struct_fields__}
         for _, name, kind, not_null, *_, key in columns:
             plain = {"str": "TEXT", "int": "INTEGER", "bool": "INTEGER", "bytes": "BLOB"}
             assert kind.upper() == plain[hints[name].removesuffix(" | None")], f"{table}.{name}"

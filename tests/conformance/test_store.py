@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from tenure.kernel.act_rows import CostLineRow, ReceiptRow, RunSpendRow, VerdictRow
 from tenure.kernel.machines import APPROVAL, ATTEMPT, IDEMPOTENCY, LEASE, RUN, STEP
-from tenure.kernel.row_ops import LIGHT_COLUMNS
 from tenure.kernel.run_rows import (
+    LIGHT_COLUMNS,
     ROWS,
     ApprovalRow,
     AttemptRow,

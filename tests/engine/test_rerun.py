@@ -126,7 +126,7 @@ async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval
             assert (await engine.get(run)).status == "succeeded"
         asked = await engine.create("w", [StepSpec(name="ok", kind="approval")])
         told = await refused("RUN_INVALID_TRANSITION", engine.runs.resume(asked))
-        assert "only their decision ends that" in told.message
+        assert "only a decision ends that wait" in told.message
         working = await engine.create("w", [StepSpec(name="build")])
         told = await refused("RUN_INVALID_TRANSITION", engine.runs.resume(working))
         assert "waits for no event and no time" in told.message

@@ -7,7 +7,12 @@ from tenure.kernel import refinement
 from tenure.kernel.machines import LIVE_LEASE, MACHINES, MOVES, RUN, RUN_PATHS, STEP, JointState, Move
 from tenure.kernel.state_machine import ORCHESTRATOR, RUNNER, BrokenMachine, Edge, Machine, parse_edges
 
-PAIRS = [(m, state, given) for m in MACHINES.values() for state in m.states for given in m.inputs]
+PAIRS = [
+    (m, state, given)
+    for m in MACHINES.values()
+    for state in m.states
+    for given in sorted({e.input for e in m.edges})
+]
 
 
 @pytest.mark.parametrize(
@@ -20,9 +25,7 @@ def test_every_state_takes_its_row_or_refuses_and_changes_nothing(
     before = (machine.edges, machine.states, machine.terminal)
     if written:
         assert [machine.take(state, given)] == written
-        assert machine.find(state, given) == written[0]
     else:
-        assert machine.find(state, given) is None
         with pytest.raises(TenureError) as refused:
             machine.take(state, given)
         expected = "RUN_TERMINAL_STATE" if state in machine.terminal else "RUN_INVALID_TRANSITION"

@@ -105,7 +105,7 @@ def test_a_thousand_failures_in_one_tick_come_back_spread(name: str) -> None:
         ("takes 'seconds' only", {"kind": "list", "seconds": [1], "base_seconds": 1}),
         ("needs 'base_seconds'", {"kind": "exponential"}),
         ("takes no 'seconds'", {"kind": "exponential", "base_seconds": 1, "seconds": [1]}),
-        ("do not shrink", {"kind": "exponential", "base_seconds": 1, "factor": 0.5}),
+        ("at least 1", {"kind": "exponential", "base_seconds": 1, "factor": 0.5}),
         ("not negative", {"kind": "exponential", "base_seconds": -1}),
         ("not negative", {"kind": "list", "seconds": [1, float("nan")]}),
         ("'first_exponent'", {"kind": "exponential", "base_seconds": 1, "first_exponent": -1}),

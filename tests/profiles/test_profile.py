@@ -5,6 +5,7 @@ import pytest
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.machines import RUN
+from tenure.kernel.profile import parse_profile
 from tenure.kernel.refinement import prove_profile
 from tests.profiles.samples import PLAIN
 
@@ -37,7 +38,7 @@ OWN = PLAIN.replace('[run]\nkernel = "There is no document."\n', OWN_RUN)
 
 def refused(text: str) -> list[tuple[str, str]]:
     with pytest.raises(TenureError) as error:
-        profiles.load_text(text)
+        parse_profile(text)
     assert error.value.code == "PROFILE_INVALID"
     return [(detail.path, detail.problem) for detail in error.value.details]
 
@@ -65,7 +66,7 @@ def test_a_profile_is_read_once() -> None:
 
 
 def test_the_smallest_profile_shows_the_kernels_words() -> None:
-    plain = profiles.load_text(PLAIN)
+    plain = parse_profile(PLAIN)
     assert plain.run.states == RUN.states
     assert prove_profile(plain).problems == ()
     assert plain.timing.jitter == 0.2
@@ -73,7 +74,7 @@ def test_the_smallest_profile_shows_the_kernels_words() -> None:
 
 
 def test_two_words_are_a_lifecycle_too() -> None:
-    assert prove_profile(profiles.load_text(OWN)).problems == ()
+    assert prove_profile(parse_profile(OWN)).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -86,15 +87,15 @@ def test_two_words_are_a_lifecycle_too() -> None:
         ('title = "Plain"', 'title = "Plain"\ncolour = "red"', "", "unknown field `colour`"),
         ('"requeue"', '"pray"', "recovery", "Invalid enum value"),
         ("retries = 3", 'retries = "three"', "timing.retries", "Expected `int`, got `str`"),
-        ("retries = 3", "retries = -1", "timing.retries", "between 0 and 1000"),
-        ("retries = 3", "retries = 3\njitter = 1.5", "timing.jitter", "between 0 and 1"),
-        ("retries = 3", "retries = 3\njitter = nan", "timing.jitter", "between 0 and 1"),
+        ("retries = 3", "retries = -1", "timing.retries", "0 to 1000"),
+        ("retries = 3", "retries = 3\njitter = 1.5", "timing.jitter", "0 to 1"),
+        ("retries = 3", "retries = 3\njitter = nan", "timing.jitter", "0 to 1"),
         ("lease_seconds = 30.0", "lease_seconds = inf", "timing.lease_seconds", "a number over 0"),
         ("planning_seconds = 60.0", "planning_seconds = 0.0", "timing.planning_seconds", "a number over 0"),
         ("base_seconds = 1.0", "base_seconds = -1.0", "timing.backoff", "not negative"),
         ('created = "open"\n', "", "run.words", "no word for the kernel's state 'created'"),
-        ('created = "open"', "created = { keep = true }", "run.words.created", "first state has a fixed word"),
-        ('queued = "open"', "queued = {}", "run.words.queued", "is a word, or"),
+        ('created = "open"', "created = { keep = true }", "run.words.created", "first state must have a fixed word"),
+        ('queued = "open"', "queued = {}", "run.words.queued", "must be a word"),
         ('queued = "open"', 'queued = "ajar"', "run.words.queued", "'ajar' is not among run.states"),
         ('queued = "open"', 'queued = "open"\nsleeping = "open"', "run.words.sleeping", "no such state"),
         (
@@ -109,11 +110,11 @@ def test_two_words_are_a_lifecycle_too() -> None:
         ('to = "done"', 'to = "done"\nowner = "Nobody"', "run.edges[0].owner", "'Nobody' is not among owners"),
         (
             'to = "done"', 'to = "done"\n[[run.beyond]]\nfrom = "open"\nto = "open"\nreason = ""',
-            "run.beyond[0].reason", "needs its reason",
+            "run.beyond[0].reason", "needs a reason",
         ),
         (
             'to = "done"', 'to = "done"\n[[run.beside]]\nfrom = "open"\nto = "open"\nhow = "somehow"',
-            "run.beside[0]", "names the 'moves' or the 'fact'",
+            "run.beside[0]", "name the 'moves' or the 'fact'",
         ),
         ("[timing]", '[owners]\nBoss = "king"\n[timing]', "owners.Boss", "'king' is not one of"),
         ("[timing]", '[[rules]]\npattern = ""\nretryable = true\n[timing]', "rules[0].pattern", "is empty"),
@@ -144,7 +145,7 @@ def test_an_attempt_outcome_has_to_be_one() -> None:
 
 def test_a_heartbeat_over_a_third_of_the_lease_is_refused() -> None:
     with pytest.raises(TenureError, match=r"HEARTBEAT_TOO_SLOW.*at most 10 s") as error:
-        profiles.load_text(PLAIN.replace("heartbeat_seconds = 10.0", "heartbeat_seconds = 10.1"))
+        parse_profile(PLAIN.replace("heartbeat_seconds = 10.0", "heartbeat_seconds = 10.1"))
     assert error.value.code == "HEARTBEAT_TOO_SLOW"
     assert error.value.details[0].path == "timing.heartbeat_seconds"
 

@@ -17,6 +17,7 @@ from tenure.kernel.profile import (
     Profile,
     VariableWord,
     Vocabulary,
+    parse_profile,
 )
 from tenure.kernel.refinement import EntityProof, prove_profile
 from tests.profiles.samples import PLAIN
@@ -84,9 +85,10 @@ def test_how_many_edges_each_profile_shows_beyond_its_document() -> None:
 
 def test_every_edge_of_every_machine_is_walked() -> None:
     """Under the kernel's own words each change of word is an edge, so the walk shows what it covers."""
-    plain = profiles.load_text(PLAIN)
+    plain = parse_profile(PLAIN)
     for entity in ENTITIES:
-        assert set(refinement.find_word_changes(plain, entity).changes) == set(MACHINE_OF[entity].pairs())
+        edges = {(edge.state, edge.next) for edge in MACHINE_OF[entity].edges}
+        assert set(refinement.find_word_changes(plain, entity).changes) == edges
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -423,7 +423,7 @@ BUGS: dict[str, Bug] = {
     # ------------------------------------------------------------------------------------------ acts
     "act-repeated": Bug(
         "a call that is not safe to repeat is repeated",
-        (Change(acts.repeat, "receipt.repeats not in SAFE_TO_REPEAT and not told_to", "False"),),
+        (Change(acts.repeat, "receipt.repeats not in SAFE_TO_REPEAT and not by_person", "False"),),
         106,
     ),
     "act-failed-unseen": Bug(

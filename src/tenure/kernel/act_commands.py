@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.canonical import canonical
-from tenure.kernel.commands import RunCommand
+from tenure.kernel.commands import AttemptCommand, RunCommand
 
 RepeatSafety = Literal["native_key", "sets_state", "marker", "none"]
 SAFE_TO_REPEAT = frozenset({"native_key", "sets_state"})
@@ -66,7 +66,7 @@ class ProposedAct(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     repeats: RepeatSafety
     reversible: bool
     reverses: tuple[int, int] | None = None
-    """The receipt that it undoes: (run, no)."""
+    """The receipt that the act undoes: (run, no)."""
 
 
 FIXED_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -96,8 +96,6 @@ class ReliedFacts(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 
 
 class Ruling(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a policy ruled about an act."""
-
     version: int
     """The version of the policy; 0 without a policy."""
     outcome: RulingOutcome
@@ -109,18 +107,15 @@ class Ruling(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The group of the approvers. Empty: any approver."""
     within_seconds: float | None = None
     error: str | None = None
-    """An error code, where the act was denied because something is broken, frozen or unknown."""
+    """An error code, if the act was denied because something is broken, frozen or unknown."""
     why: str = ""
     """The reason in words. It is not stored."""
     relied: ReliedFacts | None = None
     """None: the ruling depends on nothing that another commit can change."""
 
 
-class ActCommand(RunCommand, frozen=True, gc=False, kw_only=True):
+class ActCommand(AttemptCommand, frozen=True, gc=False, kw_only=True):
     """A command about an act, from the holder of the step's lease or from a server that acts for it."""
-
-    idx: int
-    n: int
 
 
 class ProposeAct(ActCommand, frozen=True, gc=False, kw_only=True):
@@ -204,14 +199,22 @@ class MarkReversed(RunCommand, frozen=True, gc=False, kw_only=True):
 
 class ActReply(msgspec.Struct, gc=False, omit_defaults=True):
     state: str
-    """call: intended, make the call before `call_by`. done: it was done (result_ref of this run, or `source`). open: there is a
-    receipt whose end is not known (`receipt_state`). failed: it failed for good, or may be tried again from `eligible_at` on. wait:
-    a question is open (`no` is the wait to suspend on). go_on: it is approved (`approval_no`), intend it. ask: the approval does not
-    suffice, propose it. again: the policy or a fact it relied on has changed, ask it again. busy: another receipt holds the key and its end is not known.
-    refused: denied, rejected, expired or frozen; the step has ended. settled: recorded. cancel: the run is being canceled, nothing
-    new is done."""
+    """What the caller does next:
+
+    - call: the call is intended; make it before `call_by`.
+    - done: the act was done before; its result is `result_ref` of this run, or `source`.
+    - open: there is a receipt whose outcome is not known (`receipt_state`).
+    - failed: the act failed for good, or may be retried from `eligible_at` on.
+    - wait: a question is open; suspend on the wait `no`.
+    - go_on: the act is approved (`approval_no`); intend it.
+    - ask: the approval does not suffice; propose the act.
+    - again: the policy, or a fact that the ruling used, has changed; evaluate the policy again.
+    - busy: another receipt holds the key, and its outcome is not known.
+    - refused: the act was denied, rejected, expired or frozen; the step has ended.
+    - settled: the outcome is recorded.
+    - cancel: the run is being canceled; do nothing new."""
     no: int | None = None
-    """Of the receipt, or with `wait` of the wait."""
+    """The number of the receipt; with `wait`, of the wait."""
     receipt_state: str | None = None
     call_by: int | None = None
     call_seconds: float | None = None

@@ -8,9 +8,7 @@ Laws:
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tenure.kernel.row import Row
+from tenure.kernel.row import NumberedRow, RunPartRow, table
 
 KEY_HOLDING_RECEIPT = frozenset({"intent", "unknown", "succeeded"})
 """States in which a receipt holds its key."""
@@ -18,15 +16,10 @@ OPEN_RECEIPT = frozenset({"intent", "unknown"})
 """States in which the outcome of an act is not known."""
 
 
-class VerdictRow(Row, gc=False):
+@table("verdict", key=("run_id", "no"), unlogged=("tenant",))
+class VerdictRow(NumberedRow):
     """What a policy ruled about one proposed act."""
 
-    table: ClassVar[str] = "verdict"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-    unlogged: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "tenant"})
-
-    run_id: int
-    no: int
     tenant: str
     idx: int
     label: str
@@ -47,7 +40,7 @@ class VerdictRow(Row, gc=False):
     people_in: str = ""
     within_us: int | None = None
     error: str | None = None
-    """An error code, where the act was denied and no rule said so."""
+    """An error code, if the act was denied by something other than a rule."""
     request_ref: int | None = None
     """Target and fields, or the question that contains them. Only acts without a receipt (denied, or asked about)
     have this and the following columns, so that another policy can be tried on them."""
@@ -59,19 +52,13 @@ class VerdictRow(Row, gc=False):
     """The facts that the ruling used, as JSON: `ReliedFacts` without the person."""
 
 
-class ReceiptRow(Row, gc=False):
+@table("receipt", key=("run_id", "no"), unlogged=("tenant",))
+class ReceiptRow(NumberedRow):
     """One act and its outcome."""
 
-    table: ClassVar[str] = "receipt"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-    unlogged: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "tenant"})
-
-    run_id: int
-    no: int
     tenant: str
     idx: int
     label: str
-    """As in its verdict."""
     try_no: int
     """1 for the first receipt of an act. Another one may follow a failed one."""
     connector: str
@@ -85,7 +72,6 @@ class ReceiptRow(Row, gc=False):
     reversible: bool
     verdict_no: int
     approval_no: int | None
-    """The approval that the call used."""
     n: int
     """The attempt that intended the call last."""
     intent_at: int
@@ -116,28 +102,19 @@ class ReceiptRow(Row, gc=False):
     """For a reused effect: the receipt that it comes from."""
 
 
-class RunSpendRow(Row, gc=False):
+@table("run_spend", key=("run_id",))
+class RunSpendRow(RunPartRow):
     """What a run has spent and written. Only runs that did either have this row."""
 
-    table: ClassVar[str] = "run_spend"
-    key: ClassVar[tuple[str, ...]] = ("run_id",)
-    unlogged: ClassVar[frozenset[str]] = frozenset({"run_id"})
-
-    run_id: int
     spent: int = 0
     """In micro-units of the run's currency; see `kernel.costs`."""
     writes: int = 0
 
 
-class CostLineRow(Row, gc=False):
+@table("cost_line", key=("run_id", "no"), unlogged=("tenant", "workflow"))
+class CostLineRow(NumberedRow):
     """What a run has spent with one model of one provider, in one currency, on one day."""
 
-    table: ClassVar[str] = "cost_line"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-    unlogged: ClassVar[frozenset[str]] = frozenset({"run_id", "no", "tenant", "workflow"})
-
-    run_id: int
-    no: int
     tenant: str
     workflow: str
     day: int

@@ -2,7 +2,7 @@
 Laws:
 1. An artifact belongs to the attempt that uploaded it. Files of two attempts, or of two steps, never replace each
    other.
-2. A file that arrives after its lease has ended is late. It is stored beside the files that came in time, and is
+2. A file that arrives after its lease has ended is late. It is stored besides the files that came in time, and is
    never accepted.
 3. Accepted are the files of the attempt that succeeded. Attempts that continue each other's work count as one:
    suspended attempts, and those of a code-first body, whose checkpoints outlive them.
@@ -40,5 +40,4 @@ def artifact_state(*, late: bool, kind: str, step: str, attempt: str) -> Artifac
         return "accepted"
     if kind == "body" or attempt == "suspended":  # law 3
         return "accepted" if step == "succeeded" else "failed" if step in CLOSED_STEP else "pending"
-    ended = attempt in ("failed", "timed_out", "stale", "canceled", "released")
-    return "failed" if ended else "pending"
+    return "failed" if attempt in ("failed", "timed_out", "stale", "canceled", "released") else "pending"

@@ -1,4 +1,5 @@
-"""The queue of a step names who may claim it: the queue, and the capability that a worker needs.
+"""The queue text of a step: its queue, and the capability that a worker needs to claim it.
+
 Law: a capability is `queue|what`, where `what` is `run` (commands), `tool:NAME` or `flow:NAME@VERSION`. Steps that
 nobody leases (gates) have the plain queue.
 """
@@ -29,7 +30,7 @@ def capability(queue: str, what: str) -> str:
         if not text or not text.isprintable() or SEPARATOR in text:
             raise TenureError(
                 "INVALID_INPUT",
-                f"{part} is printable, not empty and without {SEPARATOR!r}, unlike {text[:60]!r}",
+                f"{part} must be printable, not empty and without {SEPARATOR!r}: {text[:60]!r} is not",
             )
     whole = f"{queue}{SEPARATOR}{what}"
     if len(whole) > NAME_CHARS_MAX:
@@ -47,12 +48,13 @@ def check(text: str) -> None:
     fits = what == RUN or (kind == "tool" and name) or (kind == "flow" and all(name.rpartition("@")[::2]))
     if not (separator and queue and fits and text.isprintable() and SEPARATOR not in what):
         problem = (
-            f"{text[:60]!r} is no capability: write QUEUE|run, QUEUE|tool:NAME or QUEUE|flow:NAME@VERSION"
+            f"{text[:60]!r} is not a capability: write QUEUE|run, QUEUE|tool:NAME or QUEUE|flow:NAME@VERSION"
         )
-        raise TenureError("INVALID_INPUT", problem, (Detail("capabilities", problem),))
-    if len(text) > NAME_CHARS_MAX:
+    elif len(text) > NAME_CHARS_MAX:
         problem = f"a capability has at most {NAME_CHARS_MAX} characters"
-        raise TenureError("INVALID_INPUT", problem, (Detail("capabilities", problem),))
+    else:
+        return
+    raise TenureError("INVALID_INPUT", problem, (Detail("capabilities", problem),))
 
 
 def split(text: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ class Context(msgspec.Struct, frozen=True, gc=False):
 
 
 SYSTEM = Context("system", "system", "internal")
-"""The context of commands that the system issues itself, where no request or event is known."""
+"""The context of commands that the system issues itself without a request or event."""
 
 
 class Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -38,6 +38,20 @@ class RunCommand(Command, frozen=True, gc=False, kw_only=True):
     run_id: int
     tenant: str | None = None
     """The tenant that must own the run; a run of another tenant is not found. None only inside the system."""
+
+
+class InvolvingCommand(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A command whose senders become involved in the run."""
+
+    involved: str = ""
+    """The people who send it besides `context.actor`, as `id id`."""
+
+
+class AttemptCommand(RunCommand, frozen=True, gc=False, kw_only=True):
+    """A command about one attempt of a step."""
+
+    idx: int
+    n: int
 
 
 # ------------------------------------------------------------------------------------------ creation
@@ -128,7 +142,7 @@ class ReusedCheckpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunRequest(Command, frozen=True, gc=False, kw_only=True):
-    """What is asked of a new run, whoever asks: a request, a hook, a schedule, a parent, a rerun."""
+    """The request for a new run, from an API call, a hook, a schedule, a parent or a rerun."""
 
     workflow: str
     code_version: str = "1"
@@ -154,7 +168,7 @@ class RunRequest(Command, frozen=True, gc=False, kw_only=True):
     over_rate: Literal["refuse", "delay"] = "refuse"
     """What happens above max_runs_per_min: an API call is refused, every other start is delayed."""
     requester: str | None = None
-    """The person who asked for the run, where that is not `context.actor`: a child has its parent's requester."""
+    """The person who asked for the run, if that is not `context.actor`: a child has its parent's requester."""
     involved: str = ""
     """The other people involved, as `id id`."""
     budget: int | None = None
@@ -186,14 +200,10 @@ class CreateRun(RunRequest, frozen=True, gc=False, kw_only=True):
 
 
 class AcceptPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The planner's plan."""
-
     plan: tuple[StepSpec, ...]
 
 
 class FailPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The planner failed."""
-
     code: str = "PLAN_FAILED"
     message: bytes = b""
 
@@ -205,11 +215,10 @@ class AddSteps(RunCommand, frozen=True, gc=False, kw_only=True):
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What a template gave for one attempt of a step."""
+    """The result of a step's template for one attempt."""
 
     idx: int
     n: int
-    """The number of the attempt."""
     input: bytes | None = None
     idempotency_key: str = ""
     """Empty: the step keeps its own."""
@@ -239,19 +248,24 @@ class Admit(RunCommand, frozen=True, gc=False, kw_only=True):
 
 
 class ClaimStep(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Claim the lease of one ready step."""
-
     idx: int
     by: Claimant
 
 
-class LeaseCommand(RunCommand, frozen=True, gc=False, kw_only=True):
+class LeaseCommand(AttemptCommand, frozen=True, gc=False, kw_only=True):
     """A message from the holder of a lease. `seq` grows with each message of the lease; a repeat gets the same
     answer."""
 
-    idx: int
-    n: int
     seq: int
+
+
+class CostCommand(LeaseCommand, frozen=True, gc=False, kw_only=True):
+    """A message that may report costs."""
+
+    cost: str | None = None
+    """The cost of the attempt so far, as text. A later message replaces it."""
+    spent: tuple[Cost, ...] = ()
+    """What was spent since the last message that reported costs."""
 
 
 class AckLease(LeaseCommand, frozen=True, gc=False, kw_only=True):
@@ -259,93 +273,78 @@ class AckLease(LeaseCommand, frozen=True, gc=False, kw_only=True):
 
 
 class Heartbeat(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """Still working; the first one says that the work has begun."""
+    """Extend the lease. The first heartbeat says that the work has begun."""
 
     progress: str = ""
     begins: bool = False
-    """It says just that, and its answer is kept for a repeat, as those of other messages are."""
+    """It only says that the work has begun, and its answer is stored for a repeat, like those of other messages."""
 
 
 class BeginUpload(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """The work is done, its logs and artifacts are on the way."""
+    """The work is done; its logs and artifacts are being uploaded."""
 
 
-class ReportCost(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """What this try has cost so far; what its last word says counts more."""
-
-    cost: str | None = None
-    spent: tuple[Cost, ...] = ()
-    """What was spent since the last message that said so."""
+class ReportCost(CostCommand, frozen=True, gc=False, kw_only=True):
+    """Report costs while the attempt goes on."""
 
 
 class RecordCheckpoint(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """A sub-result inside the step."""
+    """Record a result inside the step."""
 
     name: str
     state: Literal["started", "done", "failed"] = "done"
     output: bytes | None = None
     error: str | None = None
-    """Of a failed try: its code."""
+    """For a failed try: its code."""
     message: bytes | None = None
-    """Of a failed try: what went wrong, in words. A payload, kept in the place of an output."""
+    """For a failed try: the error message. It is stored in place of an output."""
     arguments: bytes = b""
     """The digest of its arguments."""
     resumable: bool = True
     idempotent: bool = True
     tries: int = 1
     next_at: int | None = None
-    """Of a failed try: when it is to be tried again."""
+    """For a failed try: when the next try is due."""
     input: bytes | None = None
-    """What it was called with, where its profile keeps that."""
+    """Its arguments, if the profile stores them."""
     closes: int | None = None
-    """A wait that the code has given up: it takes nothing any more."""
+    """A wait that the code has abandoned. It is closed."""
     meta: str | None = None
     """Agent, tokens, duration and cost, as a JSON object."""
     spent: tuple[Cost, ...] = ()
-    """As in `ReportCost`."""
+    """As in `CostCommand`."""
 
 
-class Complete(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """The step succeeded."""
-
+class Complete(CostCommand, frozen=True, gc=False, kw_only=True):
     output: bytes | None = None
-    cost: str | None = None
-    spent: tuple[Cost, ...] = ()
-    """As in `ReportCost`."""
     last: RecordCheckpoint | None = None
-    """A checkpoint recorded just before, in the same breath."""
+    """A last checkpoint, recorded in the same commit."""
     restart: StartChild | None = None
-    """Of a body: go on as this new run. Whoever waits for this one waits for that one then."""
+    """For a body: continue as this new run. A parent that waits for this run then waits for the new one."""
 
 
-class Fail(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """The step failed; without `retryable` the profile's rules classify the code."""
-
+class Fail(CostCommand, frozen=True, gc=False, kw_only=True):
     code: str = "STEP_FAILED"
     message: bytes = b""
     retryable: bool | None = None
-    cost: str | None = None
-    spent: tuple[Cost, ...] = ()
-    """As in `ReportCost`."""
+    """None: the rules of the profile classify the code."""
 
 
 class Release(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """Give the step back unworked (a worker shuts down); the charge is given back too."""
+    """Give the step back, for example because the worker shuts down. The attempt is not charged."""
 
 
 class Park(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """This worker's code does not fit the run; `why` names the first step that differs."""
+    """This worker's code does not match the run's history; `why` names the first step that differs."""
 
     why: str
 
 
 class AckCancel(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """The work was stopped as requested."""
+    """The work has stopped, as the cancel request asked."""
 
 
 class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A run this one starts."""
-
     run_id: int
     workflow: str
     code_version: str = "1"
@@ -355,36 +354,37 @@ class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     on_close: Literal["cancel", "leave", "wait"] = "cancel"
     timeout_seconds: float | None = None
     terms: RunTerms = NO_TERMS
-    """What its workflow asks of its runs. (What a run goes on as has this run's, and what is left of its budget.)"""
+    """The terms of its workflow. (A restart keeps the terms of its run, with what is left of the budget.)"""
 
 
 class OpenWait(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """Wait for something while the lease goes on, or propose something. Exactly one of the five is given."""
+    """Open a wait while the lease goes on, or propose something. Exactly one of approval, event, until, child and
+    proposal is given."""
 
     label: str
-    """Its key at replay; opening the same label again answers with the same wait."""
+    """Its key at replay: opening the same label again returns the same wait."""
     approval: ApprovalSpec | None = None
     question: bytes | None = None
     event: WaitSpec | None = None
     until: int | None = None
     child: StartChild | None = None
     proposal: ApprovalSpec | None = None
-    """A question that blocks nobody: the step goes on, completes, and the answer may come after the run's end."""
+    """A question that no step waits for. It may be decided after the run's end."""
     fatal: bool = False
     """A refusal or expiry fails the step and cannot be caught (governed actions)."""
 
 
 class Suspend(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """Let go of the lease until one of these waits settles; if one has, the answer is "go on"."""
+    """Give up the lease until one of these waits settles. If one has settled already, the answer is `go_on`."""
 
     waits: tuple[int, ...]
 
 
-# ------------------------------------------------------------------------------- people and the world
+# ---------------------------------------------------------------------------------- people and events
 
 
 class DecideApproval(RunCommand, frozen=True, gc=False, kw_only=True):
-    """A person's answer. `approver` is opaque; who may answer at all is checked before."""
+    """A person decides an approval. The caller checks that the person may decide approvals at all."""
 
     no: int
     approver: str
@@ -395,84 +395,70 @@ class DecideApproval(RunCommand, frozen=True, gc=False, kw_only=True):
 
 
 class ReviseApproval(RunCommand, frozen=True, gc=False, kw_only=True):
-    """What is proposed has changed: votes so far do not count for it.
-
-    People have no door to it: who changes the question's words does not change what the run does after a yes. They reject,
-    and the run asks anew.
-    """
+    """The proposal has changed: earlier votes do not count for it. No API offers this to people, because another
+    question would not change what the run does afterwards; they reject, and the run asks again."""
 
     no: int
     digest: str
     question: bytes | None = None
 
 
-class DeliverEvent(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Something happened outside. It may arrive before anybody waits for it."""
+class DeliverEvent(InvolvingCommand, frozen=True, gc=False, kw_only=True):
+    """Deliver an event from outside, perhaps before a step waits for it. Its senders become involved when a wait takes it."""
 
     name: str
     event_id: str
     source: str = ""
     payload: bytes | None = None
-    involved: str = ""
-    """Who sends it besides the actor, as `id id`: they stand behind the run once a wait has taken it."""
 
 
-class RequestCancel(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Cancel the run; `reason` is a code such as superseded or user."""
+class RequestCancel(InvolvingCommand, frozen=True, gc=False, kw_only=True):
+    """Cancel the run. `reason` is an error code."""
 
     reason: str = "RUN_CANCELED"
-    involved: str = ""
-    """As in `EndWait`: a parent may go on otherwise because of it, and what the run did may be taken back."""
 
 
-class CancelStep(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Cancel one step by hand, in two phases like a run."""
+class CancelStep(InvolvingCommand, frozen=True, gc=False, kw_only=True):
+    """Cancel one step, in two phases like a run."""
 
     name: str
+
+
+class RevokeLease(AttemptCommand, frozen=True, gc=False, kw_only=True):
+    """Take a lease away. The step goes back to the queue while attempts are left."""
+
     involved: str = ""
-    """As in `EndWait`."""
-
-
-class RevokeLease(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Take a lease away; the step goes back to the queue while tries are left."""
-
-    idx: int
-    n: int
-    involved: str = ""
-    """As in `EndWait`."""
+    """As in `InvolvingCommand`."""
 
 
 class Pause(RunCommand, frozen=True, gc=False, kw_only=True):
-    """No new lease until Unpause; deadlines go on."""
+    """Grant no new leases until `Unpause`. Deadlines go on."""
 
 
 class Unpause(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Leases may be given again; a parked run is tried again too."""
+    """Grant leases again, also for a parked run."""
 
 
-class EndWait(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Resume a run that waits for an event or a time, by hand; never an approval."""
-
-    involved: str = ""
-    """Who wants that besides whoever sends this, as `id id`: they all stand behind the run from now on."""
+class EndWait(InvolvingCommand, frozen=True, gc=False, kw_only=True):
+    """Resume a run that waits for an event or a time. An approval cannot be ended like this."""
 
 
 class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The status reporter has told the world how the run ended. Only the system sends this; people send `AttestReported`."""
+    """The status reporter has reported the outcome. Only the system sends this; people send `AttestReported`."""
 
 
 class AttestReported(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Somebody says that the world has been told how the run ended. It is recorded as their word and changes no status."""
+    """A person states that the outcome was reported. The statement is recorded and changes no status."""
 
 
 class SealRun(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The finished run's history is sealed; from now on it may be deleted. With `parts`, by evidence of all of it."""
+    """Seal the history of a finished run, so that the run may be deleted. With `parts`, evidence covers all of it."""
 
     parts: tuple[SealedBundle, ...] = ()
 
 
 class SealedBundle(msgspec.Struct, frozen=True, gc=False):
-    """A bundle (0) or a supplement: up to which event, with which hash, and the SHA-256 of its zip."""
+    """A bundle (0) or a supplement: its last event, that event's hash, and the SHA-256 of its zip."""
 
     no: int
     events: int
@@ -480,52 +466,49 @@ class SealedBundle(msgspec.Struct, frozen=True, gc=False):
     sha256: str
 
 
-class UpdateMetadata(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Labels and metadata, also of a finished run."""
+class UpdateMetadata(InvolvingCommand, frozen=True, gc=False, kw_only=True):
+    """Change labels and metadata, also those of a finished run."""
 
     labels: str | None = None
     metadata: str | None = None
     merge: bool = False
-    """Change what is named and leave the rest; a null takes a name away."""
-    involved: str = ""
-    """As in `EndWait`."""
+    """Change only the named fields; a null removes a field."""
 
 
 class InvolvePeople(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Record people who feed the run, and so stand behind it from now on. Who does already changes nothing and makes no event."""
+    """Record people who feed the run as involved. There is an event only if one of them is new."""
 
     involved: str
-    """Who, as `id id`, besides whoever sends this."""
+    """The people besides `context.actor`, as `id id`."""
 
 
 class DeleteRun(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Retention: remove a finished, sealed run and everything beneath it."""
+    """Delete a finished, sealed run and all of its rows."""
 
 
 # ------------------------------------------------------------------------------------------- internal
 
 
 class Tick(RunCommand, frozen=True, gc=False, kw_only=True):
-    """A moment has come: the run's, one step's or one wait's; the kernel knows what it means."""
+    """The `wake_at` of the run, or of one step or wait, has passed."""
 
     entity: Literal["run", "step", "wait"]
     at: int = 0
+    """The index of the step, or the number of the wait."""
 
 
-class ExpireDeadLease(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The process that holds a lease is proven dead, and the cause says how: the lease need not run out."""
+class ExpireDeadLease(AttemptCommand, frozen=True, gc=False, kw_only=True):
+    """The process that holds a lease is proven dead, so the lease need not expire. `context.cause` names the proof."""
 
-    idx: int
-    n: int
     session: int
 
 
 class FinishChild(RunCommand, frozen=True, gc=False, kw_only=True):
-    """A child has ended; settles the parent's wait for it."""
+    """A child has ended. Settles the parent's wait for it."""
 
     child_id: int
     outcome: str
     successor: int | None = None
-    """The run it went on as: the wait goes on for that one."""
+    """The run that the child restarted as; the parent goes on waiting for that one."""
     involved: str = ""
-    """Who stands behind the child, as `id id`: what it came to feeds its parent."""
+    """The people involved in the child, as `id id`, because its outcome feeds the parent."""

@@ -1,8 +1,9 @@
-"""What calls to providers cost, as a lease's holder tells it.
+"""The costs of calls to providers, as the holder of a lease reports them.
 
 Laws:
 1. Money is whole micro-units of a currency, never a float.
-2. A run has one currency: its budget's, else `DEFAULT_CURRENCY`. What was spent in another is kept, and counts against no budget.
+2. A run has one currency: its budget's, or `DEFAULT_CURRENCY`. Costs in other currencies are stored, and count against
+   no budget.
 """
 
 from __future__ import annotations
@@ -15,37 +16,37 @@ from tenure.limits import COST_CURRENCY_CHARS_MAX, COST_WORD_CHARS_MAX, COSTS_PE
 
 DEFAULT_CURRENCY = "USD"
 OTHER_PROVIDERS = "others"
-"""Where there is no room for every provider and model."""
+"""Stands for the providers and models beyond the limit."""
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    """What calls to a model of a provider's cost."""
+    """The cost of calls to one model."""
 
     provider: str
     model: str
     tokens_in: int = 0
     tokens_out: int = 0
     micros: int = 0
-    """Money in millionths of the currency's unit."""
+    """Millionths of the currency's unit."""
     currency: str = DEFAULT_CURRENCY
     calls: int = 1
 
 
 def sum_costs(costs: Iterable[Cost], most: int = COSTS_PER_MESSAGE_MAX // 2) -> list[Cost]:
-    """Costs by provider, model and currency, the dearest first; those beyond the `most` as others (by currency)."""
+    """Sum costs by provider, model and currency, highest first. Those beyond `most` are summed as others."""
     sums: dict[tuple[str, str, str], Cost] = {}
     for cost in costs:
         _add(sums, cost, cost.provider[:COST_WORD_CHARS_MAX], cost.model[:COST_WORD_CHARS_MAX])
-    dearest = sorted(sums.values(), key=_dear, reverse=True)
-    if len(dearest) <= most:
-        return dearest
-    kept = {(cost.provider, cost.model, cost.currency): cost for cost in dearest[: most // 2]}
-    for cost in dearest[most // 2 :]:
+    ranked = sorted(sums.values(), key=_price, reverse=True)
+    if len(ranked) <= most:
+        return ranked
+    kept = {(cost.provider, cost.model, cost.currency): cost for cost in ranked[: most // 2]}
+    for cost in ranked[most // 2 :]:
         _add(kept, cost, OTHER_PROVIDERS, OTHER_PROVIDERS)
-    return sorted(kept.values(), key=_dear, reverse=True)
+    return sorted(kept.values(), key=_price, reverse=True)
 
 
-def _dear(cost: Cost) -> tuple[int, int]:
+def _price(cost: Cost) -> tuple[int, int]:
     return cost.micros, cost.tokens_in + cost.tokens_out
 
 

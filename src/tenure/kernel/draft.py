@@ -1,4 +1,4 @@
-"""A decision in the making: rows are copied before they change, and every change is recorded.
+"""A draft of a decision: rows are copied before they change, and every change is recorded.
 Laws:
 1. The snapshot is read and never changed. A draft that is dropped leaves no trace.
 2. States change only by moves (`machines.MOVES`) and derived paths (`machines.RUN_PATHS`).
@@ -8,20 +8,22 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from tenure.errors import Detail, TenureError
 from tenure.kernel import history, profiles
 from tenure.kernel.commands import Command
-from tenure.kernel.compiled_moves import COMPILED_MOVES, COMPILED_PATHS
 from tenure.kernel.history import changed_columns
-from tenure.kernel.machines import LIVE_LEASE, RUN_PATHS, JointState
+from tenure.kernel.machines import COMPILED_MOVES, COMPILED_PATHS, LIVE_LEASE, RUN_PATHS, JointState
 from tenure.kernel.profile import Profile
-from tenure.kernel.row_ops import LIGHT_COLUMNS, ROW_KEYS, copy_row
+from tenure.kernel.retry import Rng
+from tenure.kernel.row import R
 from tenure.kernel.run_rows import (
     CLOSED_RUN,
+    LIGHT_COLUMNS,
+    ROW_KEYS,
     AttemptRow,
     EventRow,
     OutboxRow,
@@ -29,25 +31,19 @@ from tenure.kernel.run_rows import (
     Row,
     RunRow,
     RunSpecRow,
-    StaleMessageRow,
     StepRow,
     WaitRow,
+    copy_row,
 )
 from tenure.kernel.snapshot import NotLoaded, Snapshot
 from tenure.kernel.status import STATE_COUNTERS, derive_status
 from tenure.limits import PAYLOAD_BYTES_MAX
 
-R = TypeVar("R", bound=Row)
-
 _LIGHT = frozenset(LIGHT_COLUMNS)
 
 
-class Chance(Protocol):
+class Chance(Rng, Protocol):
     """Randomness as an argument."""
-
-    def random(self) -> float:
-        """A number in [0, 1)."""
-        ...
 
     def salt(self) -> bytes:
         """Sixteen random bytes."""
@@ -73,7 +69,6 @@ class Decision(msgspec.Struct, gc=False):
 
 
 def check_payload_size(body: bytes | None) -> None:
-    """Refuse a payload that is too large to be stored inline."""
     if body is not None and len(body) > PAYLOAD_BYTES_MAX:
         raise TenureError(
             "PAYLOAD_TOO_LARGE",
@@ -88,7 +83,7 @@ walked_paths: set[tuple[str, str]] | None = None
 
 
 def _counts(before: RunRow, run: RunRow) -> dict[str, Any]:
-    """`changed_columns` of the columns that a checkpoint counts."""
+    """`changed_columns` of a run that a checkpoint has changed."""
     delta: dict[str, Any] = {}
     if run.steps_done != before.steps_done:
         delta["steps_done"] = run.steps_done
@@ -102,7 +97,6 @@ def _counts(before: RunRow, run: RunRow) -> dict[str, Any]:
 class Draft:
     __slots__ = (
         "_run",
-        "_timed_out",
         "_waits_of",
         "chance",
         "changed",
@@ -117,6 +111,7 @@ class Draft:
         "ready",
         "skipping",
         "snap",
+        "timed_out",
         "unresolved",
     )
 
@@ -139,7 +134,7 @@ class Draft:
         self.unresolved: list[int] = []
         """Open steps that need an input."""
         self._run: RunRow | None = None
-        self._timed_out = False
+        self.timed_out = False
         self._waits_of: dict[int, list[WaitRow]] | None = None
         self.profile: Profile | None = None if run is None else profiles.for_run(run.profile)
 
@@ -147,13 +142,12 @@ class Draft:
 
     @property
     def run(self) -> RunRow:
-        """The run as it is now, for reading."""
+        """The run, for reading. Use `edit_run` to change it."""
         run = self._run or self.snap.run
         assert run is not None
         return run
 
     def edit_run(self) -> RunRow:
-        """The run, to be changed."""
         if self._run is None:
             assert self.snap.run is not None
             self._run = copy_row(self.snap.run)
@@ -165,12 +159,10 @@ class Draft:
 
     @property
     def rules(self) -> Profile:
-        """The run's profile."""
         assert self.profile is not None
         return self.profile
 
     def step(self, idx: int) -> StepRow:
-        """A step as it is now. Raises STEP_NOT_FOUND."""
         changed = self.changed.get(("step", idx))
         if changed is not None:
             return changed  # type: ignore[return-value]  # the key says which type it is
@@ -188,7 +180,6 @@ class Draft:
         return found  # type: ignore[return-value]  # the key says which type it is
 
     def current_row(self, row: R) -> R:
-        """The row as it is now."""
         key = ROW_KEYS[type(row)](row)
         return self.changed.get(key, row)  # type: ignore[return-value]  # the key says which type it is
 
@@ -206,15 +197,15 @@ class Draft:
         return found
 
     def open_steps(self) -> list[StepRow]:
-        """Every step that is not closed now."""
         steps = [self.current_row(s) for s in self.snap.open_steps()]
         known = {s.idx for s in steps}
         steps += [s for s in self.changed.values() if isinstance(s, StepRow) and s.idx not in known]
         return [s for s in steps if s.finished_at is None]
 
-    def need_steps(self, idxs: Iterable[int]) -> None:
-        """Ask for all of these steps at once: deciding again for each missing one would be quadratic."""
-        self._want([("step", idx) for idx in idxs if idx not in self.snap.steps])
+    def need(self, table: str, keys: Iterable[int]) -> None:
+        """Ask for all of these rows at once: deciding again for each missing row would be quadratic."""
+        there = self.snap.place[table]
+        self._want([(table, key) for key in keys if key not in there])
 
     def need_attempts(self, steps: Iterable[StepRow]) -> None:
         """Likewise, for the newest leased attempts of these steps, as far as moves use them."""
@@ -229,18 +220,9 @@ class Draft:
             ]
         )
 
-    def need_waits(self, nos: Iterable[int]) -> None:
-        """Likewise for these waits."""
-        self._want([("wait", no) for no in nos if no not in self.snap.waits])
-
     def need_named_steps(self, names: Iterable[str]) -> None:
-        """Likewise, for the steps with these names."""
         there = {step.name for step in self.snap.steps.values()}
         self._want([("named", name) for name in names if name not in there])
-
-    def need_approvals(self, nos: Iterable[int]) -> None:
-        """Likewise, for the questions of these waits."""
-        self._want([("approval", no) for no in nos if no not in self.snap.approvals])
 
     def _want(self, keys: list[tuple[Any, ...]]) -> None:
         known, changed = self.snap.known, self.changed
@@ -288,26 +270,25 @@ class Draft:
         return ref, salt
 
     def next_no(self) -> int:
-        """The next number of a wait or a delivered event."""
         run = self.edit_run()
         no = run.next_no
         run.next_no = no + 1
         return no
 
     def owe(self, topic: str, target_id: int | None, body: Any = None) -> None:
-        """Add an outbox row: what another run has to be told."""
+        """Add an outbox row: a command to another run."""
+        run = self.run
         encoded = b"" if body is None else msgspec.msgpack.encode(body)
-        part = len(self.outbox)
-        seq = self.run.version + 1
-        self.outbox.append(OutboxRow(self.run.id, seq, part, topic, target_id, encoded, self.now))
+        self.outbox.append(
+            OutboxRow(run.id, run.version + 1, len(self.outbox), topic, target_id, encoded, self.now)
+        )
 
     # ----------------------------------------------------------------------------------------- moves
 
     def can_move(self, step: StepRow, name: str) -> bool:
-        """Whether the step can make this move now."""
-        return (name, *self._place(step)) in COMPILED_MOVES
+        return (name, *self._joint_state(step)) in COMPILED_MOVES
 
-    def _place(self, step: StepRow) -> tuple[str, str, str]:
+    def _joint_state(self, step: StepRow) -> tuple[str, str, str]:
         """The states of a step, its attempt and its lease."""
         state = step.state
         if state == "ready":
@@ -319,7 +300,7 @@ class Draft:
 
     def move(self, step: StepRow, name: str) -> StepRow:
         """Make a move. Raises RUN_INVALID_TRANSITION. Returns the changed step."""
-        place = self._place(step)
+        place = self._joint_state(step)
         stride = COMPILED_MOVES.get((name, *place))
         if stride is None:
             raise TenureError(
@@ -377,42 +358,33 @@ class Draft:
             self.mark_started(run)
 
     def spec(self) -> RunSpecRow:
-        """What was asked of the run."""
         changed = self.changed.get(("run_spec",))
         return changed if isinstance(changed, RunSpecRow) else self.snap.find_spec()
 
     def mark_started(self, run: RunRow) -> None:
-        """The first claim or wait starts the run and its clock."""
+        """Start the run and its deadline, at its first claim or wait."""
         if run.started_at is None:
             run.started_at = self.now
             if run.timeout_us is not None and run.deadline_at is None:
                 run.deadline_at = self.now + run.timeout_us
 
-    def time_out(self) -> None:
-        self._timed_out = True
-
     def settle_status(self) -> None:
-        """Derive the run's status and show it."""
         run = self.run
         if not run.planned or run.status in CLOSED_RUN:
             return
         if run.started_at is None and (run.steps_live or run.steps_approval or run.steps_external):
             self.mark_started(self.edit_run())
             run = self.run
-        status = derive_status(run, past_deadline=self._timed_out)
+        status = derive_status(run, past_deadline=self.timed_out)
         if status != run.status:
             self.show(status)
-
-    def stale(self, row: StaleMessageRow, error: TenureError) -> Decision:
-        """Record a message of an ended lease once. Nothing else happens."""
-        return Decision(None, rows={("stale_message", row.idx, row.n, row.message): row}, error=error)
 
     def decision(self, result: Any, kind: str, *, counted: bool = False) -> Decision:
         """The finished decision, with its event if history changed. `counted` says that only what a checkpoint
         counts can have changed in the run, so that nothing else is compared."""
         before = self.snap.run
         if before is not None and before.sealed_at is not None and kind != "sealed":
-            self.edit_run().sealed_at = None  # what comes later is sealed later
+            self.edit_run().sealed_at = None  # the seal does not cover this event
         changes: dict[str, dict[str, Any]] = {}
         for key, row in self.changed.items():
             table = key[0]
@@ -448,11 +420,8 @@ class Draft:
             if self.notes:
                 body["context"] = self.notes
             encoded = history.encode_body(body)
-            actor, initiator, cause = (
-                (context := self.command.context).actor,
-                context.initiator,
-                context.cause,
-            )
+            context = self.command.context
+            actor, initiator, cause = context.actor, context.initiator, context.cause
             seq = run.version + 1
             hashed = history.event_hash(
                 run.head, run.tenant, run.id, seq, kind, self.now, actor, initiator, cause, encoded
@@ -464,7 +433,6 @@ class Draft:
         return Decision(result, run, self.changed, self.outbox, event, None, self.ready, False, light)
 
     def _before(self, key: tuple[Any, ...]) -> Row | None:
-        """The row in the snapshot."""
         snap = self.snap
         table = key[0]
         if table == "run_spec":

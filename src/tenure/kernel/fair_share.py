@@ -12,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 from tenure.kernel.run_rows import Cap
@@ -80,10 +81,8 @@ class FairShares:
         taken: Iterable[ClaimQueueKey],
         blocked: Collection[ClaimQueueKey] = (),
     ) -> None:
-        """Account for the steps that were really taken. `blocked` are queues whose work nobody may take now."""
-        counts: dict[ClaimQueueKey, int] = {}
-        for queue in taken:
-            counts[queue] = counts.get(queue, 0) + 1
+        """Account for the steps that were taken. `blocked` are queues whose steps cannot be claimed now."""
+        counts = Counter(taken)
         stride = _strides(queues, caps)
         passes, floor = self._standing([queue for queue in queues if queue not in blocked], stride)
         self._floor = floor
@@ -92,10 +91,8 @@ class FairShares:
             self._seen.clear()
         self._claims += 1
         for queue in queues:
-            at = passes.get(queue)
-            if at is None:
-                at = max(self._passes.get(queue, floor), floor)
-            self._passes[queue] = at + stride[queue] * counts.get(queue, 0)
+            at = passes[queue] if queue in passes else max(self._passes.get(queue, floor), floor)
+            self._passes[queue] = at + stride[queue] * counts[queue]
             self._seen[queue] = self._claims
 
 
@@ -127,8 +124,8 @@ def headroom(
             used = sum(leases for (t, _), leases in usage.items() if t == tenant)
             tenants[tenant] = cap.max_concurrency - used
         elif scope.startswith("wf:"):
-            workflow = scope[3:]
-            workflows[tenant, workflow] = cap.max_concurrency - usage.get((tenant, workflow), 0)
+            key = tenant, scope.removeprefix("wf:")
+            workflows[key] = cap.max_concurrency - usage.get(key, 0)
     return tenants, workflows
 
 

@@ -1,4 +1,5 @@
-"""The feed: what a commit tells the world, one line per event that has something to tell.
+"""The feed: the news of a commit, one line for each event that subscribers may want to know.
+
 Laws:
 1. The commit writes its lines in one row: they exist if and only if the commit happened (I39).
 2. There is a line if the run is new, its status changed, a step was done, people are asked or reminded, or the
@@ -41,12 +42,10 @@ class FeedItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     run_id: int
     seq: int
-    """The event's number in its run."""
     tenant: str
     workflow: str
     profile: str
     kind: str
-    """The kind of the event."""
     before: str | None
     """The run's status before, in the kernel's words. None: the run is new."""
     status: str
@@ -54,7 +53,7 @@ class FeedItem(msgspec.Struct, array_like=True, frozen=True, gc=False):
     steps: int
     """How many steps are done."""
     grew: bool
-    """Whether that is more than before."""
+    """Whether more steps are done than before."""
     asked: tuple[int, ...] = ()
     """The numbers of the approvals that are requested now."""
     proposed: tuple[int, ...] = ()
@@ -70,7 +69,6 @@ class ObservedEvent(FeedItem, frozen=True, gc=False, kw_only=True):
     event is observed, also one without a feed line."""
 
     at: int
-    """When, in microseconds."""
     actor: str
     initiator: str
     reason: str | None = None
@@ -80,10 +78,10 @@ class ObservedEvent(FeedItem, frozen=True, gc=False, kw_only=True):
     source: str | None = None
     trigger_type: str | None = None
     key: str | None = None
-    """For a new run: its source, its trigger, and its idempotency key."""
+    """For a new run, like `source` and `trigger_type`: its idempotency key."""
     checkpoint: str | None = None
     resumable: bool = False
-    """For a recorded checkpoint: its name, and whether it can be reused."""
+    """For a recorded checkpoint, like its name: whether it can be reused."""
     checkpoint_done: bool = False
     """Whether the checkpoint is done (and neither started nor failed)."""
     orphaned: bool = False
@@ -93,12 +91,10 @@ class ObservedEvent(FeedItem, frozen=True, gc=False, kw_only=True):
 
     @property
     def created(self) -> bool:
-        """Whether this is the run's first event."""
         return self.before is None
 
     @property
     def changed(self) -> bool:
-        """Whether the run's status changed."""
         return self.before != self.status
 
 
@@ -115,13 +111,13 @@ def build_feed_line(snap: Snapshot, before: RunRow | None, decision: Decision) -
     if run is None or event is None:
         return None
     steps = run.steps_done
-    if decision.light:  # the columns of status and questions are not among those
+    if decision.light:  # neither the status nor a question has changed
         if before is not None and steps == before.steps_done:
             return None
         return (
             run.id, event.seq, run.tenant, run.workflow, run.profile, event.kind, run.status, run.status, steps, True,
         )  # fmt: skip
-    asked, proposed, reminded = _questions(snap, decision)
+    asked, proposed, reminded = _questions(snap, decision, event)
     grew = steps > (0 if before is None else before.steps_done)
     was = None if before is None else before.status
     if was == run.status and not grew and event.kind != REPORTED and not (asked or proposed or reminded):
@@ -138,40 +134,31 @@ def build_feed_line(snap: Snapshot, before: RunRow | None, decision: Decision) -
         steps,
         grew,
     )
-    if (before is not None and run.steps_skipped > before.steps_skipped) or (
-        before is None and run.steps_skipped
-    ):
-        return (*line, asked, proposed, reminded, _skipped(decision))
+    if run.steps_skipped > (0 if before is None else before.steps_skipped):
+        skipped = tuple(
+            row.name
+            for row in decision.rows.values()
+            if isinstance(row, StepRow) and row.reason == CONDITION_FALSE and row.finished_at == event.at
+        )
+        return (*line, asked, proposed, reminded, skipped)
     if reminded:
         return (*line, asked, proposed, reminded)
     return (*line, asked, proposed) if asked or proposed else line
 
 
-def _skipped(decision: Decision) -> tuple[str, ...]:
-    """The steps that this decision skipped."""
-    assert decision.event is not None
-    return tuple(
-        row.name
-        for row in decision.rows.values()
-        if isinstance(row, StepRow) and row.reason == CONDITION_FALSE and row.finished_at == decision.event.at
-    )
-
-
 def _questions(
-    snap: Snapshot, decision: Decision
+    snap: Snapshot, decision: Decision, event: EventRow
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """The numbers of the approvals and proposals that this decision asks for, and of those it reminds of."""
+    if event.kind == REMINDED:
+        return (), (), tuple(key[1] for key in decision.rows if key[0] == "approval")
     asked: tuple[int, ...] = ()
     proposed: tuple[int, ...] = ()
-    if decision.event is not None and decision.event.kind == REMINDED:
-        return asked, proposed, tuple(key[1] for key in decision.rows if key[0] == "approval")
-    for key, row in decision.rows.items():
+    for row in decision.rows.values():
         if (
-            key[0] == "approval"
-            and isinstance(row, ApprovalRow)
+            type(row) is ApprovalRow
             and row.status == "requested"
-            and decision.event is not None
-            and (row.requested_at == decision.event.at or decision.event.kind == REVISED)
+            and (row.requested_at == event.at or event.kind == REVISED)
             and not row.votes
         ):
             wait = snap.waits.get(row.no)
@@ -188,7 +175,6 @@ def encode_feed_lines(lines: list[FeedLine]) -> bytes:
 
 
 def decode_feed_lines(body: bytes) -> list[FeedItem]:
-    """The items of a commit, in order."""
     return _decode_lines(body)
 
 
@@ -197,7 +183,7 @@ def build_observed_event(snap: Snapshot, before: RunRow | None, decision: Decisi
     run, event = decision.run, decision.event
     if run is None or event is None:
         return None
-    asked, proposed, reminded = _questions(snap, decision)
+    asked, proposed, reminded = _questions(snap, decision, event)
     ended = run.finished_at is not None and (before is None or before.finished_at is None)
     return ObservedEvent(
         run_id=run.id,
@@ -220,7 +206,6 @@ def build_observed_event(snap: Snapshot, before: RunRow | None, decision: Decisi
 
 
 def _about(rows: Iterable[Any], event: EventRow) -> dict[str, Any]:
-    """What the rows beneath the run say."""
     about: dict[str, Any] = {"at": event.at, "actor": event.actor, "initiator": event.initiator}
     for row in rows:
         if isinstance(row, CheckpointRow):

@@ -1,76 +1,66 @@
-"""The rows of governing: policies, what is frozen, signing keys, the ledger, evidence, Slack cards.
+"""The rows of governance: policies, freezes, signing keys, the ledger, evidence, Slack cards.
 
 Laws:
-1. As in `kernel.service`: none of them is a run's state, times are whole microseconds by the store's clock, and no secret
-   is in any of them. Of a signing key the public half is here; the private one is a reference that only configuration names.
-2. A policy version, a leaf of the ledger, a signed checkpoint and a bundle's record never change once they are written.
+1. As in `kernel.server_rows`: none of them is a run's state, times are whole microseconds by the store's clock, and they
+   hold no secrets. A signing key's row has its public half; only the configuration refers to the private half.
+2. A policy version, a leaf of the ledger, a signed checkpoint and an evidence record never change once they are written.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tenure.kernel.row import Row
+from tenure.kernel.row import NumberedRow, Row, table
 
 
-class PolicyRow(Row, gc=False):
-    """One version of a tenant's policy, as it was published."""
-
-    table: ClassVar[str] = "policy"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "version")
+@table("policy", key=("tenant", "version"))
+class PolicyRow(Row):
+    """One version of a tenant's policy."""
 
     tenant: str
     version: int
     text: str
     """The YAML, byte for byte."""
     digest: bytes
-    """SHA-256 of it."""
+    """The SHA-256 of the text."""
     author: str
     created_at: int
 
 
-class GovernanceRow(Row, gc=False):
-    """What holds for a tenant now. Every INTENT is committed under a shared lock of this row."""
-
-    table: ClassVar[str] = "governance"
-    key: ClassVar[tuple[str, ...]] = ("tenant",)
+@table("governance", key=("tenant",))
+class GovernanceRow(Row):
+    """A tenant's active policy and freezes. Every commit that intends an act holds a shared lock of this row."""
 
     tenant: str
     version: int
-    """Of the active policy; 0: none, and everything is denied."""
+    """The version of the active policy. 0: there is none, and everything is denied."""
     proposed: int | None
-    """The version that somebody wants to be active; a second person says yes."""
+    """The version that a person proposed to activate. A second person has to confirm it."""
     proposed_by: str | None
     frozen: str
-    """What is frozen, and who froze it: a JSON object of scope (`*`, `wf:NAME`, `cn:NAME`) -> `id id`."""
+    """What is frozen, and by whom: a JSON object of scope (`*`, `wf:NAME`, `cn:NAME`) -> `id id`."""
     thaw: str
-    """Unfreezing that somebody wants: a JSON object of scope -> person."""
+    """Proposals to unfreeze: a JSON object of scope -> person."""
     revision: int
     updated_at: int
 
 
-class SigningKeyRow(Row, gc=False):
-    """A key that seals: its public half."""
-
-    table: ClassVar[str] = "signing_key"
-    key: ClassVar[tuple[str, ...]] = ("id",)
+@table("signing_key", key=("id",))
+class SigningKeyRow(Row):
+    """The public half of a key that signs evidence and ledger checkpoints."""
 
     id: str
-    """SHA-256 of the public key, in hex."""
+    """The SHA-256 of the public key, in hex."""
     public: bytes
     endorsed_by: str | None
-    """The key before it."""
+    """The previous key."""
     endorsement: bytes | None
-    """That key's signature over this one."""
+    """The previous key's signature over this key."""
     created_at: int
     revoked_from: int | None = None
 
 
-class LedgerLeafRow(Row, gc=False):
-    """An entry of a tenant's ledger ('' for the installation's own)."""
-
-    table: ClassVar[str] = "ledger_leaf"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "pos")
+@table("ledger_leaf", key=("tenant", "pos"))
+class LedgerLeafRow(Row):
+    """An entry of a tenant's ledger. The tenant '' stands for the installation."""
 
     tenant: str
     pos: int
@@ -78,17 +68,15 @@ class LedgerLeafRow(Row, gc=False):
     """created, sealed, supplement, admin or key."""
     run_id: int | None
     part: int
-    """Of a sealed run 0, of its supplements their number; of an admin leaf its last event."""
+    """For a sealed run 0; for a supplement its number; for an admin leaf its last event."""
     body: bytes
     """The exact bytes that are hashed."""
     at: int
 
 
-class LedgerNodeRow(Row, gc=False):
-    """The hash of a full subtree of a ledger: `pos` counts subtrees of 2**level leaves."""
-
-    table: ClassVar[str] = "ledger_node"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "level", "pos")
+@table("ledger_node", key=("tenant", "level", "pos"))
+class LedgerNodeRow(Row):
+    """The hash of a full subtree of a ledger. `pos` counts subtrees of 2**level leaves."""
 
     tenant: str
     level: int
@@ -96,11 +84,9 @@ class LedgerNodeRow(Row, gc=False):
     hash: bytes
 
 
-class SignedCheckpointRow(Row, gc=False):
+@table("ledger_checkpoint", key=("tenant", "size"))
+class SignedCheckpointRow(Row):
     """A signed checkpoint of a ledger, in the form of C2SP's tlog-checkpoint."""
-
-    table: ClassVar[str] = "ledger_checkpoint"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "size")
 
     tenant: str
     size: int
@@ -110,50 +96,41 @@ class SignedCheckpointRow(Row, gc=False):
     at: int
 
 
-class EvidenceRow(Row, gc=False):
-    """A bundle of a finished run (0), or a numbered supplement to it."""
+@table("evidence", key=("run_id", "no"))
+class EvidenceRow(NumberedRow):
+    """The evidence of a finished run: its bundle (0), or a numbered supplement."""
 
-    table: ClassVar[str] = "evidence"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-
-    run_id: int
-    no: int
     tenant: str
     sha256: bytes
     size: int
     head: bytes
-    """The hash of the last event in it."""
+    """The hash of the last event that it covers."""
     events: int
     key_id: str | None
-    """The key that signed it."""
     reference: bytes
-    """Where the zip lies among the artifacts."""
+    """The reference of the zip in the artifact store."""
     envelope: bytes
-    """The DSSE envelope, as it lies beside the zip."""
+    """The DSSE envelope, byte for byte."""
     at: int
 
 
-class SlackCardRow(Row, gc=False):
-    """A message in Slack that shows a question, to be updated when it is decided."""
+@table("slack_card", key=("run_id", "no"))
+class SlackCardRow(NumberedRow):
+    """A Slack message that shows a question. It is updated when the question is decided."""
 
-    table: ClassVar[str] = "slack_card"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-
-    run_id: int
-    no: int
     tenant: str
     hook_id: str
     channel: str
     ts: str | None
-    """Slack's name of the message; None while it is being posted."""
+    """Slack's id of the message. None: it is being posted."""
     shown: str
-    """What it shows, `revision/status/votes`; what it should show is the approval's."""
+    """What it shows of the approval, as `revision/status/votes`."""
     due_at: int | None
-    """When it may be looked at: whoever does takes it for a while. None: it shows how the question ended."""
+    """When a process may check it next; that process sets a later moment first. None: it shows the final outcome."""
     tries: int = 0
-    """Since the last that went well."""
+    """Failed tries since the last success."""
     reminded: bool = False
-    """Whether people were reminded, in its thread."""
+    """Whether a reminder was posted in its thread."""
     error: str | None = None
 
 

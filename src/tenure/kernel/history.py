@@ -1,17 +1,17 @@
-"""A run's history: what an event holds, how it is hashed, and how it folds back into rows.
+"""A run's history: the contents of an event, its hash, and the columns of a row that are history.
 
 Laws:
-1. One event per command and run. Its body lists every edge taken, in order, with its owner, and the
-   columns that changed; it is stored as the exact bytes that were hashed.
-2. No payload and no name: payloads appear as sha256(salt, payload), people by opaque id.
-3. The hash covers format, previous hash, tenant, run, sequence, kind, time, actor, initiator, cause and
-   body, each with its length, so nothing can be moved from one field to the next.
-4. Folding a run's events gives its rows again, apart from the columns named `beside`.
+1. Each command adds one event to its run. The body lists every edge taken, in order, with its owner, and the columns
+   that changed. The stored body is exactly the bytes that were hashed.
+2. An event has no payloads and no names: payloads appear as sha256(salt, payload), people as opaque ids.
+3. The hash covers format, previous hash, tenant, run, sequence, kind, time, actor, initiator, cause and body, each with
+   its length, so that nothing can be moved from one field to the next.
+4. Folding a run's events gives its rows again, except for the columns in `Row.unlogged`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -22,11 +22,10 @@ from tenure.kernel.run_rows import ROWS, EventRow, Row
 FORMAT = b"tenure-event-1"
 
 encode_body: Callable[[dict[str, Any]], bytes] = msgspec.json.Encoder().encode
-"""The bytes of an event."""
 
 
 def digest(salt: bytes, body: bytes) -> str:
-    """The name of a payload in the history; without the salt it says nothing about the payload."""
+    """The salted digest of a payload. Without the salt it reveals nothing about the payload."""
     return sha256(salt + body).hexdigest()
 
 
@@ -48,7 +47,6 @@ def event_hash(
 
 
 def rehash(event: EventRow, prev: bytes, tenant: str) -> bytes:
-    """The hash an event should have."""
     return event_hash(
         prev,
         tenant,
@@ -64,13 +62,11 @@ def rehash(event: EventRow, prev: bytes, tenant: str) -> bytes:
 
 
 _CHUNK = 8
+"""Columns are compared in chunks, because most of them are equal."""
 
 
 class _Shape:
-    """How rows of one type become changes: which columns are history, and what they are by default.
-
-    Columns come in chunks, so that two rows that hardly differ are compared a chunk at a time.
-    """
+    """The history columns of a row type, and their defaults."""
 
     def __init__(self, row: type[Row]) -> None:
         fields = msgspec.structs.fields(row)
@@ -88,7 +84,7 @@ _astuple = msgspec.structs.astuple
 
 
 def changed_columns(old: Row | None, new: Row) -> dict[str, Any]:
-    """The history columns that changed; of a new row those that are neither None nor their default."""
+    """The history columns that changed; for a new row those that are neither None nor their default."""
     shape = _SHAPES[type(new)]
     after = _astuple(new)
     if old is None:
@@ -104,39 +100,23 @@ def changed_columns(old: Row | None, new: Row) -> dict[str, Any]:
 
 
 def row_key(row: Row) -> str:
-    """A row's key within its run, as text: `0`, `0.1`, `0/build#1`; '' for the run itself."""
-    key = type(row).key
-    if len(key) == 1:
-        return ""
-    rest = [getattr(row, name) for name in key[1:]]
-    return "/".join(map(str, rest))
+    """A row's key within its run, as text: `0`, `0/1`, `0/build#1`; '' for the run itself."""
+    return "/".join(str(getattr(row, name)) for name in row.key[1:])
 
 
 def decode_body(event: EventRow) -> dict[str, Any]:
-    """What an event says."""
     body: dict[str, Any] = msgspec.json.decode(event.body)
     return body
 
 
-def fold_events(events: Iterable[EventRow]) -> dict[str, dict[str, dict[str, Any]]]:
-    """A run's rows as its events tell them: table -> key -> column -> value (bytes as base64)."""
-    tables: dict[str, dict[str, dict[str, Any]]] = {}
-    for event in events:
-        for table, changed in decode_body(event).get("set", {}).items():
-            rows = tables.setdefault(table, {})
-            for key, columns in changed.items():
-                rows.setdefault(key, {}).update(columns)
-    return tables
-
-
 def history_columns(row: Row) -> dict[str, Any]:
-    """A row's history columns, in the form `fold_events` gives them, None and defaults left out."""
+    """A row's history columns, as folding the events gives them, without None and defaults."""
     columns: dict[str, Any] = msgspec.to_builtins(changed_columns(None, row))
     return columns
 
 
 def drop_defaults(columns: dict[str, Any], row: type[Row]) -> dict[str, Any]:
-    """Folded columns with None and defaults left out, to be compared with `history_columns`."""
+    """Folded columns without None and defaults, to compare them with `history_columns`."""
     defaults = _SHAPES[row].defaults
     return {
         name: value

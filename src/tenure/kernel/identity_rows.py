@@ -1,77 +1,68 @@
-"""Rows of tenants, clients, people, keys, sessions and their audit."""
+"""The rows of tenants, clients, people, keys and sessions, and of their audit."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import msgspec
 
-from tenure.kernel.run_rows import Row
+from tenure.kernel.row import Row, table
 
 
-class TenantRow(Row, gc=False):
-    """Whose runs they are."""
-
-    table: ClassVar[str] = "tenant"
-    key: ClassVar[tuple[str, ...]] = ("id",)
-
+@table("tenant", key=("id",))
+class TenantRow(Row):
     id: str
     name: str
     settings: str
-    """What this tenant has otherwise than the installation, as a JSON object."""
+    """Settings that differ from the installation's, as a JSON object."""
     created_at: int
     closed_at: int | None = None
 
 
-class ClientRow(Row, gc=False):
-    """A program that asks: it owns idempotency keys, and its API keys rotate beneath it."""
-
-    table: ClassVar[str] = "client"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "id")
+@table("client", key=("tenant", "id"))
+class ClientRow(Row):
+    """A program with an account. It owns idempotency keys; its API keys are rotated."""
 
     tenant: str
     id: str
     name: str
     roles: str
-    """As a sorted JSON list."""
+    """A sorted JSON list."""
     owner: str | None
     """The person who answers for it."""
     created_at: int
     closed_at: int | None = None
     revision: int = 1
-    """Grows with every change, so that what is confirmed is what was looked at."""
+    """Grows with every change, so that a confirmation covers exactly what was reviewed."""
     unconfirmed: str = ""
     """Who has made or changed it since a second person confirmed it, as `id id`."""
 
 
-class PersonRow(Row, gc=False):
-    """Somebody who asks and decides."""
-
-    table: ClassVar[str] = "person"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "id")
+@table("person", key=("tenant", "id"))
+class PersonRow(Row):
+    """A human with an account, who starts runs and decides approvals."""
 
     tenant: str
     id: str
     name: str
     roles: str
-    """As a sorted JSON list."""
+    """A sorted JSON list."""
     groups: str
-    """Likewise: whose approvals this person can give."""
+    """A sorted JSON list. The person can give the approvals of these groups."""
     slack: str | None
-    """`team/user`, linked by that person while signed in."""
+    """`team/user`. The person linked it while signed in."""
     enrol_hash: bytes | None
-    """Of the one-time code by which this person gets a first key."""
+    """The hash of the one-time code that gives this person a first key."""
     enrol_until: int | None
     created_at: int
     closed_at: int | None = None
     github: str | None = None
-    """The login at GitHub, in lower case: who it is that opened a pull request, or pushed."""
+    """The GitHub login, in lower case. It identifies who opened a pull request or pushed."""
     revision: int = 1
-    """As of a client."""
+    """As in `ClientRow`."""
     unconfirmed: str = ""
-    """Who has made, enrolled or promoted this person since a second administrator confirmed it, as `id id`: they count as one."""
+    """Who has created, enrolled or promoted this person since a second administrator confirmed it, as `id id`. They count
+    as one person."""
     enrol_by: str = ""
-    """Who has made the enrolment code, likewise: they have enrolled this person when it is used."""
+    """Who has created the enrolment code, as `id id`. They have enrolled this person when it is used."""
 
 
 class UnconfirmedPerson(msgspec.Struct, gc=False):
@@ -81,11 +72,9 @@ class UnconfirmedPerson(msgspec.Struct, gc=False):
     unconfirmed: str
 
 
-class ApiKeyRow(Row, gc=False):
+@table("api_key", key=("id",))
+class ApiKeyRow(Row):
     """A credential `tn_<id>_<secret>` of a client, a person or (with the tenant '') the installation's operator."""
-
-    table: ClassVar[str] = "api_key"
-    key: ClassVar[tuple[str, ...]] = ("id",)
 
     id: str
     tenant: str
@@ -94,9 +83,9 @@ class ApiKeyRow(Row, gc=False):
     owner_id: str
     name: str
     hash: bytes
-    """SHA-256 of the secret."""
+    """The SHA-256 of the secret."""
     roles: str | None
-    """Fewer roles than its owner has, as a JSON list; None: all of them."""
+    """A subset of its owner's roles, as a JSON list. None: all of them."""
     created_by: str
     created_at: int
     expires_at: int | None
@@ -104,16 +93,14 @@ class ApiKeyRow(Row, gc=False):
     used_at: int | None = None
     """The hour in which it was last used."""
     replaced_until: int | None = None
-    """Of one that was rotated: how long it still works."""
+    """For a rotated key: until when it still works."""
     unconfirmed: str = ""
-    """Who has made it, as `id id`, until a second person confirms it."""
+    """Who has created it, as `id id`, until a second person confirms it."""
 
 
-class SessionRow(Row, gc=False):
-    """A browser's session: a cookie instead of the key."""
-
-    table: ClassVar[str] = "session"
-    key: ClassVar[tuple[str, ...]] = ("hash",)
+@table("session", key=("hash",))
+class SessionRow(Row):
+    """A browser's session. Its cookie stands for the key."""
 
     hash: bytes
     key_id: str
@@ -122,11 +109,9 @@ class SessionRow(Row, gc=False):
     expires_at: int
 
 
-class SlackCodeRow(Row, gc=False):
-    """What proves that somebody has a Slack account: `/tenure link` hands it out there, and it is given once here."""
-
-    table: ClassVar[str] = "slack_code"
-    key: ClassVar[tuple[str, ...]] = ("hash",)
+@table("slack_code", key=("hash",))
+class SlackCodeRow(Row):
+    """A one-time code that proves that a person owns a Slack account: `/tenure link` shows it in Slack."""
 
     hash: bytes
     tenant: str
@@ -135,40 +120,34 @@ class SlackCodeRow(Row, gc=False):
     expires_at: int
 
 
-class AccountLinkRow(Row, gc=False):
-    """That an account elsewhere is, or once was, a person's: it outlives the link, so that unlinking hides nobody."""
-
-    table: ClassVar[str] = "account_link"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "account", "person")
+@table("account_link", key=("tenant", "account", "person"))
+class AccountLinkRow(Row):
+    """Records that an external account is, or once was, a person's. Unlinking does not delete it."""
 
     tenant: str
     account: str
-    """`slack:TEAM/USER` or `github:LOGIN`, the login in lower case."""
+    """`slack:TEAM/USER` or `github:LOGIN`, with the login in lower case."""
     person: str
     linked_at: int
-    """The last time."""
+    """When it was linked last."""
 
 
-class SlackAppRow(Row, gc=False):
-    """A Slack app that the installation's operator has registered for a tenant: through it people link accounts and decide."""
-
-    table: ClassVar[str] = "slack_app"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "team")
+@table("slack_app", key=("tenant", "team"))
+class SlackAppRow(Row):
+    """A Slack app that the operator registered for a tenant. People link accounts and decide approvals through it."""
 
     tenant: str
     team: str
-    """Slack's id of the workspace it is installed in."""
+    """Slack's id of the workspace that it is installed in."""
     secrets: str
-    """References of its signing secret, newest first, as a JSON list of one or two."""
+    """References to its signing secrets, newest first, as a JSON list of one or two."""
     registered_by: str
     registered_at: int
 
 
-class AdminEventRow(Row, gc=False):
-    """A change of who may do what, in a chain per tenant ('' for the installation's own)."""
-
-    table: ClassVar[str] = "admin_event"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "seq")
+@table("admin_event", key=("tenant", "seq"))
+class AdminEventRow(Row):
+    """A change of people, keys or settings, in the tenant's hash chain. The tenant '' stands for the installation."""
 
     tenant: str
     seq: int

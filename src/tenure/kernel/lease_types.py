@@ -6,7 +6,7 @@ import msgspec
 
 
 class Lease(msgspec.Struct, gc=False):
-    """What a claimer gets."""
+    """A lease, as its holder gets it."""
 
     run_id: int
     idx: int
@@ -23,25 +23,23 @@ class Lease(msgspec.Struct, gc=False):
     timeout_at: int | None
     heartbeat_seconds: float
     lease_seconds: float
-    """How long it holds after a heartbeat, where no timeout ends it before."""
+    """How long it lasts after a heartbeat, unless a timeout ends it earlier."""
     input_ref: int | None
     recorded: bool
     """Whether the step has checkpoints, to replay from."""
     input: bytes | None = None
     trace: str | None = None
-    """The traceparent that the run was asked for with."""
+    """The traceparent of the request that created the run."""
     granted_at: int = 0
-    """When it was granted, by the store's clock; over HTTP, when that was answered."""
+    """When it was granted, by the store's clock; over HTTP, when the server answered."""
     asked_at: float = 0.0
-    """When its claimer asked for it, by the claimer's own `clock.boot_seconds`: the lease counts from there."""
+    """When the claim was sent, by the worker's own `clock.boot_seconds`. The worker counts the lease from there."""
 
 
 class LeaseReply(msgspec.Struct, gc=False, omit_defaults=True):
-    """The answer to a message."""
-
     state: str = "ok"
-    """ok, go_on (a wait has settled already), suspended (a Complete: until its children have ended; nobody has to
-    come back to it), refused (by a governed wait, or because the run has spent more than it may), ignored."""
+    """ok; go_on (a wait has settled already); suspended (after a Complete: until its children have ended, without another
+    attempt); refused (by a governed wait, or because the run exceeds its budget); ignored."""
     cancel: bool = False
     """Stop: cancellation has been requested."""
     expires_at: int | None = None
@@ -51,7 +49,7 @@ class LeaseReply(msgspec.Struct, gc=False, omit_defaults=True):
     result_ref: int | None = None
     settled: tuple[int, ...] = ()
     late: bool = False
-    """The result came after a cancel request: it was kept, and did not count."""
+    """The result came after a cancel request. It was stored as evidence and does not count."""
 
 
 LeaseKey = tuple[int, int, int]

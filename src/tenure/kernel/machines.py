@@ -1,16 +1,18 @@
 """The machines of the kernel, as tables.
 
 Laws:
-1. A new transition is a new line here; the diagram, the docs, the exhaustive test and the profiles'
-   proof follow by themselves.
-2. Inputs are refined before the look-up: "failed with tries left" is its own input.
-3. A run's status is derived from its steps (`status.py`); the run table says which changes that
-   derivation may show. Waits are entered only from `running`; a cancel always passes `canceling`.
-4. Step, attempt and lease move together: a *move* (below) names the inputs each of them takes, in
-   order. The kernel carries out moves and nothing else, and the profiles are proven over moves.
+1. A new transition is a new line here. The diagram, the docs, the exhaustive test and the proof of the profiles are
+   derived from the tables.
+2. Inputs are refined before the look-up: "failed with attempts left" is an input of its own.
+3. A run's status is derived from its steps (`status.py`). The run table says which changes of status may be shown. Waits
+   are entered only from `running`, and a cancellation always passes `canceling`.
+4. Step, attempt and lease change together: a *move* (below) names the inputs that each of them takes, in order. The
+   kernel changes states only by moves, and the profiles are proven over moves.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -153,7 +155,7 @@ IDEMPOTENCY = Machine(
         processing, completed, failed: expire -> expired
     """),
 )
-"""Its terminal states are no rows: a record that is dropped or expired is deleted."""
+"""A record in a terminal state has no row: it was deleted."""
 
 MACHINES: dict[str, Machine] = {
     m.name: m for m in (RUN, STEP, ATTEMPT, LEASE, APPROVAL, RECEIPT, IDEMPOTENCY)
@@ -168,7 +170,7 @@ WAITING_STEP = frozenset({"waiting_approval", "waiting_external"})
 
 
 class MoveInputs(msgspec.Struct, frozen=True):
-    """What one stride of a move feeds to each machine; None leaves that machine alone."""
+    """The inputs of one part of a move. None: the machine takes no input."""
 
     step: str | None = None
     attempt: str | None = None
@@ -176,7 +178,7 @@ class MoveInputs(msgspec.Struct, frozen=True):
 
 
 class JointState(msgspec.Struct, frozen=True):
-    """A step with its current attempt and that attempt's lease; '-' where there is none."""
+    """The states of a step, its current attempt and that attempt's lease; '-' if there is none."""
 
     step: str
     attempt: str = "-"
@@ -184,7 +186,7 @@ class JointState(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A joint change: where it starts, the edges it takes in order, where it ends."""
+    """A change of a step with its attempt and lease."""
 
     name: str
     start: JointState
@@ -215,13 +217,13 @@ _CANCELED = MoveInputs("canceled", "canceled")
 
 
 def _through(start: JointState, *last: MoveInputs) -> tuple[MoveInputs, ...]:
-    """An accepted Complete or Fail walks the states a runner skipped, so that every history is whole."""
+    """An accepted Complete or Fail walks the states that the runner skipped, so that the history has every edge."""
     skipped = {_STARTING: (_BEGIN, _UPLOAD), _RUNNING: (_UPLOAD,), _UPLOADING: ()}[start]
     return (*skipped, *last)
 
 
 def _script() -> list[tuple[str, JointState, tuple[MoveInputs, ...]]]:
-    """Every move: (name, where it starts, strides)."""
+    """Every move: (name, start, inputs in order)."""
     out: list[tuple[str, JointState, tuple[MoveInputs, ...]]] = []
 
     def move(name: str, start: JointState, *strides: MoveInputs) -> None:
@@ -233,9 +235,9 @@ def _script() -> list[tuple[str, JointState, tuple[MoveInputs, ...]]]:
     move("open_external_gate", pending, MoveInputs("needs_met"), MoveInputs("await"))
     move("drop", pending, MoveInputs("drop"))
     move("skip", pending, MoveInputs("skip"))
-    # A step whose condition is false goes the way of a gate that is over at once: no attempt, no lease.
+    # A step whose condition is false passes like a gate that settles at once, without an attempt and a lease.
     move("skip_condition", pending, MoveInputs("needs_met"), MoveInputs("await"), MoveInputs("settle"))
-    # A step whose input cannot be made: before its first try it has no attempt, later a queued one ends with it.
+    # A step whose input cannot be made: before the first try there is no attempt, later a queued attempt is canceled.
     move("fail_resolution", pending, MoveInputs("needs_met"), MoveInputs("give_up"))
     move("fail_resolution", _QUEUED, MoveInputs("give_up", "cancel"), MoveInputs(attempt="canceled"))
 
@@ -249,7 +251,7 @@ def _script() -> list[tuple[str, JointState, tuple[MoveInputs, ...]]]:
 
     for here in (_STARTING, _RUNNING, _UPLOADING):
         move("complete", here, *_through(here, MoveInputs("complete", "complete", "complete")))
-        # Its work is done and its result is there; it succeeds when the children it has to wait for have ended.
+        # The work is done; the step succeeds when the children that it waits for have ended.
         move("complete_waiting", here, *_through(here, MoveInputs("await_children", "complete", "complete")))
         move("fail", here, *_through(here, MoveInputs("fail", "fail", "complete")))
         move("fail_retry", here, *_through(here, MoveInputs("fail_retry", "fail", "complete")))
@@ -261,13 +263,13 @@ def _script() -> list[tuple[str, JointState, tuple[MoveInputs, ...]]]:
     for here in _LIVE:
         move("release", here, MoveInputs("lost", "release", "release"), *_NEW_ATTEMPT)
         move("expire", here, MoveInputs("lost", "lose", "expire"), *_NEW_ATTEMPT)
-        # A step given up after a lost lease goes back to the queue and fails there: the documents know
-        # RUNNING -> QUEUED for a lost lease, and none of them knows a runner-less RUNNING -> FAILED.
+        # A step that is given up after a lost lease goes back to the queue and fails there: the documents have
+        # RUNNING -> QUEUED for a lost lease, and none of them has RUNNING -> FAILED without a runner.
         move("expire_final", here, MoveInputs("lost", "lose", "expire"), MoveInputs("give_up"))
         move("revoke", here, MoveInputs("lost", "lose", "revoke"), *_NEW_ATTEMPT)
         move("revoke_final", here, MoveInputs("lost", "lose", "revoke"), MoveInputs("give_up"))
-        # The kernel may not ack for a runner that never did, so only from `starting` on does a timeout
-        # walk the state in between.
+        # The kernel must not acknowledge a lease for its runner, so a timeout walks through `running` only from
+        # `starting`.
         walk = (_BEGIN,) if here is _STARTING else ()
         move("time_out", here, *walk, MoveInputs("time_out", "time_out", "revoke"))
         move("time_out_retry", here, *walk, MoveInputs("time_out_retry", "time_out", "revoke"))
@@ -325,17 +327,17 @@ def _walk(name: str, start: JointState, strides: tuple[MoveInputs, ...]) -> Move
 MOVES: dict[tuple[str, JointState], Move] = {
     (name, start): _walk(name, start, strides) for name, start, strides in _script()
 }
-"""(move, joint state) -> what happens: the only joint changes there are."""
+"""(move, start) -> the move. There are no other changes of these states."""
 
 
 # ------------------------------------------------------------------------------------------ run paths
 
 
 def _run_path(old: str, new: str) -> tuple[Edge, ...] | None:
-    """The edges by which a derived change of status is shown: direct, or through one state between.
+    """The edges that show a change of status: a direct edge, or two edges through a state in between.
 
-    None where there are none, and where the change is never derived: `plan_failed` is only passed through; a
-    run stays in `canceling` only for a live lease, which no state but `running` has; a backoff follows a claim.
+    None if there are none, or if the change is never derived: `plan_failed` is only passed through; a run stays in
+    `canceling` only for a live lease, and only `running` has one; a backoff follows a claim.
     """
     if "plan_failed" in (old, new) or (new == "canceling" and old != "running"):
         return None
@@ -362,4 +364,45 @@ RUN_PATHS: dict[tuple[str, str], tuple[Edge, ...]] = {
     for new in RUN.states
     if old != new and old not in RUN.terminal and (path := _run_path(old, new)) is not None
 }
-"""(status shown, status derived) -> the edges taken. A pair that is missing is a defect of the kernel."""
+"""(status shown, status derived) -> the edges taken. A change without a path is a defect of the kernel."""
+
+
+# ------------------------------------------------------------------------------------- compiled for decisions
+
+
+def _edges_json(edges: Iterable[tuple[str, Edge]]) -> msgspec.Raw:
+    """Edges as an event has them."""
+    return msgspec.Raw(msgspec.json.encode([(machine, e.state, e.next, e.owner) for machine, e in edges]))
+
+
+class CompiledMove(msgspec.Struct, gc=False, frozen=True):
+    joint: JointState
+    """Where the move starts."""
+    step: str
+    attempt: str
+    lease: str
+    """The last states of the attempt and lease that the move began with; it may have created a new attempt."""
+    ended: bool
+    edges: msgspec.Raw
+
+
+def _compile(move: Move) -> CompiledMove:
+    closing = move.start
+    for place in move.path:
+        if place.attempt == ATTEMPT.first:
+            break
+        closing = place
+    return CompiledMove(
+        move.start,
+        move.end.step,
+        closing.attempt,
+        closing.lease,
+        closing.lease not in LIVE_LEASE,
+        _edges_json(move.edges),
+    )
+
+
+COMPILED_MOVES: dict[tuple[str, str, str, str], CompiledMove] = {
+    (name, start.step, start.attempt, start.lease): _compile(move) for (name, start), move in MOVES.items()
+}
+COMPILED_PATHS = {pair: _edges_json([("run", e) for e in path]) for pair, path in RUN_PATHS.items()}

@@ -1,9 +1,9 @@
-"""The one builder of `CreateRun`: every new run passes here, whoever asks for it.
+"""The one builder of `CreateRun`, for every new run.
 
 Laws:
-1. What the request says wins over what its workflow says: the timeout and the budget. A workflow that compensates always does.
-2. Two requests under one idempotency key are the same request if their hashes are equal. The hash covers everything that is
-   asked, not when and by whom, and values are equal as `tenure.canonical` says.
+1. The timeout and the budget of a request override those of its workflow. A run of a workflow that compensates always does.
+2. Two requests under one idempotency key are the same request if their hashes are equal. The hash covers everything that
+   is requested, but not when and by whom. Values are compared in the canonical form of `tenure.canonical`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ def with_request_hash(command: CreateRun) -> CreateRun:
 
 
 def hash_command(command: CreateRun) -> bytes:
-    """The hash of what a command asks for (law 2)."""
     asked = msgspec.to_builtins(msgspec.structs.replace(command, context=SYSTEM, run_id=0, trace=None))
     for name in ("input", "labels", "metadata"):
         asked[name] = _decode_value(getattr(command, name))

@@ -1,12 +1,12 @@
-"""A profile: one document's vocabulary, tables, timing and failure rules, as data on the one kernel.
+"""A profile: the vocabulary, tables, timing and failure rules of one document, as data.
 
 Laws:
-1. A profile is text that is read strictly: an unknown key, a missing word or a figure that cannot be
-   is refused with PROFILE_INVALID, and every problem found is named with its place.
-2. A profile never changes what the kernel does; it chooses words, figures and one of two recoveries.
-   `refinement.py` proves that its words move only along its own table.
-3. A word is fixed, or depends on how the last attempt ended, or keeps the one shown before.
-4. Two lost heartbeats never cost a lease: an interval over a third of it is HEARTBEAT_TOO_SLOW.
+1. A profile is read strictly: an unknown key, a missing word or an impossible number is refused with PROFILE_INVALID,
+   which names every problem and its place.
+2. A profile never changes what the kernel does. It chooses words, numbers and one of two recoveries. `refinement.py`
+   proves that its words change only along its own table.
+3. The word for a state is fixed, or depends on how the last attempt ended, or stays the word that was shown before.
+4. Two lost heartbeats never cost a lease: an interval over a third of the lease is HEARTBEAT_TOO_SLOW.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import product
 from typing import Literal, get_args
 
 import msgspec
@@ -35,14 +36,10 @@ _NAME = re.compile(NAME_PATTERN)
 
 
 class _Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What every part of a profile file has in common: immutable, and no key that is not known."""
+    """A part of a profile file. Unknown keys are refused."""
 
 
 Words = str | tuple[str, ...]
-
-
-def _several(words: Words) -> tuple[str, ...]:
-    return (words,) if isinstance(words, str) else words
 
 
 class _Arrow(_Data, frozen=True):
@@ -50,19 +47,17 @@ class _Arrow(_Data, frozen=True):
 
     source: Words = msgspec.field(name="from")
     target: Words = msgspec.field(name="to")
+    owner: str = ""
+    """Who makes the transition, in the document's words. Empty: the document does not say."""
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Each edge this line stands for."""
-        for source in _several(self.source):
-            for target in _several(self.target):
-                yield source, target
+        sides = ((words,) if isinstance(words, str) else words for words in (self.source, self.target))
+        yield from product(*sides)
 
 
 class DocumentEdge(_Arrow, frozen=True, kw_only=True):
-    """One line of the document's own transition table."""
+    """One line of the document's transition table."""
 
-    owner: str = ""
-    """Who makes the transition, in the document's words; empty where it does not say."""
     trigger: str = ""
 
 
@@ -70,35 +65,30 @@ class ExtraEdge(_Arrow, frozen=True, kw_only=True):
     """An edge that is shown although the document does not have it."""
 
     reason: str
-    owner: str = ""
 
 
 class IndirectEdge(_Arrow, frozen=True, kw_only=True):
-    """An edge of the document that no change of state makes, and what makes it instead.
-
-    `moves`, taken one after another, lead from the one word to the other (through words in between, or
-    to the word of the next object); or a `fact`, a column of the run's row, is what changes.
-    """
+    """An edge of the document that no change of state makes, and what makes it instead: `moves` that lead, one after
+    another, from one word to the other (or to the word of the next object), or a `fact`, which is a column of the run."""
 
     how: str
     moves: tuple[str, ...] = ()
     fact: str = ""
-    owner: str = ""
     trigger: str = ""
 
 
 class VariableWord(_Data, frozen=True):
-    """A word that is not fixed: by how the attempt ended, else the last one shown."""
+    """A word that depends on how the attempt ended; otherwise the last word stays."""
 
     keep: bool = False
     by_attempt: dict[str, str] = {}
 
 
 class Vocabulary(_Data, frozen=True):
-    """What one kind of object is called under a profile, and how its words may change."""
+    """The words for the states of a run, step, attempt or lease, and how they may change."""
 
     source: str = ""
-    """Where in the document this is from."""
+    """The place in the document."""
     kernel: str = ""
     """Why the kernel's own words and table are shown: the document has none for this object."""
     states: tuple[str, ...] = ()
@@ -108,13 +98,9 @@ class Vocabulary(_Data, frozen=True):
     beside: tuple[IndirectEdge, ...] = ()
     beyond: tuple[ExtraEdge, ...] = ()
 
-    def document(self) -> dict[tuple[str, str], DocumentEdge]:
-        """The document's table as edges; those made beside the state are not among them."""
-        return {pair: row for row in self.edges for pair in row.pairs()}
-
 
 class Timing(_Data, frozen=True, kw_only=True):
-    """Defaults of a run under this profile; None means no limit."""
+    """The defaults of runs under this profile. None: no limit."""
 
     retries: int
     backoff: Backoff
@@ -130,7 +116,6 @@ class Timing(_Data, frozen=True, kw_only=True):
 
     @property
     def attempts_max(self) -> int:
-        """Tries a step has: the first one and its retries."""
         return 1 + self.retries
 
     def check_heartbeat(self) -> None:
@@ -145,19 +130,19 @@ class Timing(_Data, frozen=True, kw_only=True):
 
 
 class Profile(_Data, frozen=True, kw_only=True):
-    """One lifecycle as its document words it."""
+    """The lifecycle of one document."""
 
     name: str
     title: str
     document: str
-    """The document this profile follows, by its title."""
+    """The title of the document that this profile follows."""
     recovery: Literal["requeue", "resume_or_fail"]
     optional_steps: bool
     strict_sequence: bool = False
     checkpoint_inputs: bool = False
-    """Whether a checkpoint keeps what its step was called with, beside the digest."""
+    """Whether a checkpoint stores its arguments, besides their digest."""
     reported_word: str | None = None
-    """What a finished run shows once its outcome has been reported; None where reporting has no word."""
+    """The word for a finished run whose outcome was reported. None: reporting changes no word."""
     owners: dict[str, str] = {}
     """The document's names of the owners -> the kernel's."""
     default_retryable: bool
@@ -169,26 +154,15 @@ class Profile(_Data, frozen=True, kw_only=True):
     lease: Vocabulary
 
     def vocabulary(self, entity: str) -> Vocabulary:
-        """The words and tables of run, step, attempt or lease."""
-        match entity:
-            case "run":
-                return self.run
-            case "step":
-                return self.step
-            case "attempt":
-                return self.attempt
-            case "lease":
-                return self.lease
-            case _:
-                raise TenureError("INVALID_INPUT", f"a profile has no words for '{entity}'")
+        if entity not in ENTITIES:
+            raise TenureError("INVALID_INPUT", f"a profile has no words for '{entity}'")
+        found: Vocabulary = getattr(self, entity)
+        return found
 
     def word(
         self, entity: str, state: str, attempt_outcome: str | None = None, last: str | None = None
     ) -> str:
-        """The word for a state; `last` is the word shown before, for states that keep it.
-
-        An object that has shown nothing yet shows its first word.
-        """
+        """The word for a state. `last` is the word shown before, for states that keep it; without one it is the first word."""
         words = self.vocabulary(entity).words
         given = words.get(state)
         if isinstance(given, str):
@@ -197,10 +171,9 @@ class Profile(_Data, frozen=True, kw_only=True):
             raise TenureError("INVALID_INPUT", f"'{state}' is not a state of a {entity}")
         if attempt_outcome is not None and attempt_outcome in given.by_attempt:
             return given.by_attempt[attempt_outcome]
-        return last if last is not None else str(next(iter(words.values())))
+        return str(next(iter(words.values()))) if last is None else last
 
     def retryable(self, code: str) -> bool:
-        """Whether a failure with this code may be tried again."""
         return is_retryable((*KERNEL_RULES, *self.rules), self.default_retryable, code)
 
 
@@ -208,7 +181,7 @@ class Profile(_Data, frozen=True, kw_only=True):
 
 
 def parse_profile(text: str) -> Profile:
-    """Read a profile from TOML; whatever is wrong with it is refused, all problems at once."""
+    """Read a profile from TOML (law 1)."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as e:
@@ -236,7 +209,7 @@ def _invalid(problems: list[Detail], name: str = "") -> TenureError:
 
 
 def _completed(profile: Profile) -> Profile:
-    """Put the kernel's words where the document has none, and every table of words in kernel order."""
+    """Use the kernel's words if the document has none, and put the words into the order of the kernel's states."""
     full = {}
     for entity in ENTITIES:
         vocabulary, machine = profile.vocabulary(entity), MACHINE_OF[entity]
@@ -260,7 +233,9 @@ def _completed(profile: Profile) -> Profile:
 
 def _problems(profile: Profile) -> Iterator[Detail]:
     if not _NAME.fullmatch(profile.name):
-        yield Detail("name", "a name is lower-case letters, digits and hyphens, and begins with a letter")
+        yield Detail(
+            "name", "must consist of lower-case letters, digits and hyphens, and begin with a letter"
+        )
     for key in ("title", "document"):
         if not getattr(profile, key).strip():
             yield Detail(key, "is empty")
@@ -279,13 +254,13 @@ def _problems(profile: Profile) -> Iterator[Detail]:
 
 def _timing_problems(timing: Timing) -> Iterator[Detail]:
     if not 0 <= timing.retries <= 1000:
-        yield Detail("timing.retries", "is between 0 and 1000")
+        yield Detail("timing.retries", "must be 0 to 1000")
     if not 0 <= timing.jitter <= 1:
-        yield Detail("timing.jitter", "is between 0 and 1")
+        yield Detail("timing.jitter", "must be 0 to 1")
     for key in Timing.__struct_fields__:
         value = getattr(timing, key)
         if key.endswith("_seconds") and value is not None and not (math.isfinite(value) and value > 0):
-            yield Detail(f"timing.{key}", "is a number over 0")
+            yield Detail(f"timing.{key}", "must be a number over 0")
 
 
 def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
@@ -301,11 +276,8 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
         yield Detail(f"{entity}.terminal", f"'{word}' is not among {entity}.states")
     yield from _word_problems(vocabulary, entity, machine)
     seen: set[tuple[str, str]] = set()
-    lines: list[tuple[str, DocumentEdge | IndirectEdge | ExtraEdge]] = [
-        *((f"{entity}.edges[{i}]", row) for i, row in enumerate(vocabulary.edges)),
-        *((f"{entity}.beside[{i}]", row) for i, row in enumerate(vocabulary.beside)),
-        *((f"{entity}.beyond[{i}]", row) for i, row in enumerate(vocabulary.beyond)),
-    ]
+    tables = {"edges": vocabulary.edges, "beside": vocabulary.beside, "beyond": vocabulary.beyond}
+    lines = [(f"{entity}.{name}[{i}]", row) for name, rows in tables.items() for i, row in enumerate(rows)]
     for path, line in lines:
         for pair in line.pairs():
             if pair in seen:
@@ -319,9 +291,9 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
         if line.owner and line.owner not in {*profile.owners, *OWNERS}:
             yield Detail(f"{path}.owner", f"'{line.owner}' is not among owners")
         if isinstance(line, ExtraEdge) and not line.reason.strip():
-            yield Detail(f"{path}.reason", "an edge beyond the document needs its reason")
+            yield Detail(f"{path}.reason", "an edge beyond the document needs a reason")
         if isinstance(line, IndirectEdge) and not line.moves and not line.fact:
-            yield Detail(path, "names the 'moves' or the 'fact' that makes it")
+            yield Detail(path, "must name the 'moves' or the 'fact' that makes it")
 
 
 def _word_problems(vocabulary: Vocabulary, entity: Entity, machine: Machine) -> Iterator[Detail]:
@@ -337,9 +309,11 @@ def _word_problems(vocabulary: Vocabulary, entity: Entity, machine: Machine) -> 
         else:
             words = set(given.by_attempt.values())
             if not given.keep and not given.by_attempt:
-                yield Detail(path, "is a word, or { keep = true }, or { by_attempt = { outcome = word } }")
+                yield Detail(path, "must be a word, { keep = true }, or { by_attempt = { outcome = word } }")
             if state == machine.first:
-                yield Detail(path, "the first state has a fixed word: there is none before it to keep")
+                yield Detail(
+                    path, "the first state must have a fixed word, because there is no earlier word to keep"
+                )
             if given.by_attempt and entity != "step":
                 yield Detail(path, "only a step's word can depend on its attempt")
             for outcome in sorted(set(given.by_attempt) - set(ATTEMPT.states)):

@@ -1,15 +1,15 @@
-"""The proof that every profile is a view of the one kernel: five lifecycles, one machine.
+"""The proof that every profile is a view of the kernel.
 
-Laws, each checked for run, step, attempt and lease alike:
-1. Whatever the kernel does, a profile's word stays put or takes an edge of the document's table or one
-   of the edges the profile lists beyond it, and the owner is the one the document names.
-2. Every edge of the document is realised, by a change of state or by what the profile names beside it.
-3. Every edge listed beyond the document really occurs: a stale entry is an error.
+Laws, each checked for run, step, attempt and lease:
+1. Whatever the kernel does, a profile's word stays the same, or takes an edge of the document's table or an edge that the
+   profile lists beyond it. The edge's owner is the one that the document names.
+2. Every edge of the document is taken, by a change of state or by what the profile lists beside it.
+3. Every edge that is listed beyond the document occurs: a stale entry is an error.
 4. Every word of the document is shown somewhere, and a terminal word only by what has ended.
-5. A new attempt and a new lease are new objects: no edge leads to them from the last one's word.
+5. A new attempt and a new lease are new objects: no edge leads to them from the word of the last one.
 
-The run is walked over `RUN_PATHS`, the other three over `MOVES` as one joint machine, both breadth
-first with the word shown so far carried along, because a word may be 'the last one'.
+The run is walked over `RUN_PATHS`, the other three over `MOVES` as one joint machine. Both walks are breadth first and
+carry the last word along, because a state may keep it.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ Pair = tuple[str, str]
 
 
 class ChangeCause(msgspec.Struct, frozen=True, order=True):
-    """What makes a word change: the move or the change of status, and the owner of its edge."""
+    """The move or the change of status that changes a word, and the owner of its edge."""
 
     name: str
     owner: str
 
 
 class WordChanges(msgspec.Struct):
-    """Everything that can be seen of one kind of object under one profile."""
+    """The words of one kind of object under one profile."""
 
     changes: dict[Pair, set[ChangeCause]]
-    """Each change of word, and what makes it."""
+    """Each change of word, and its causes."""
     shown: set[Pair]
-    """Each (state of the kernel, word shown in it)."""
+    """Each (state of the kernel, its word)."""
 
 
 class BeyondEdge(msgspec.Struct, frozen=True):
-    """An edge beyond the document that was found to be taken."""
+    """An edge beyond the document that the kernel takes."""
 
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
@@ -57,33 +57,28 @@ class BeyondEdge(msgspec.Struct, frozen=True):
 
 
 class EntityProof(msgspec.Struct, frozen=True):
-    """What was proven for one kind of object."""
-
     entity: Entity
     kernel_table: bool
-    """Whether the document has no table here, so that the kernel's own is shown."""
+    """Whether the kernel's own table is shown, because the document has none."""
     edges_total: int
     edges_realised: int
     beside: int
-    """Of the edges realised: how many by something beside the state."""
+    """How many of the realised edges are made by something other than a change of state."""
     beyond: tuple[BeyondEdge, ...]
     problems: tuple[str, ...]
 
 
 class ProfileProof(msgspec.Struct, frozen=True):
-    """What was proven for one profile."""
-
     profile: str
     entities: tuple[EntityProof, ...]
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Every problem, with the kind of object it concerns."""
         return tuple(f"{e.entity}: {problem}" for e in self.entities for problem in e.problems)
 
 
 def prove_profile(profile: Profile) -> ProfileProof:
-    """Walk the kernel under this profile and compare what is shown with its tables."""
+    """Compare the words that the kernel can show under this profile with its tables."""
     return ProfileProof(profile.name, tuple(_prove_entity(profile, entity) for entity in ENTITIES))
 
 
@@ -91,7 +86,6 @@ def prove_profile(profile: Profile) -> ProfileProof:
 
 
 def find_word_changes(profile: Profile, entity: Entity) -> WordChanges:
-    """Every change of word that the kernel can show for this kind of object."""
     return _walk_run(profile) if entity == "run" else _walk_joint(profile, entity)
 
 
@@ -145,22 +139,19 @@ def _walk_joint(profile: Profile, entity: Entity) -> WordChanges:
     return WordChanges(dict(changes), shown)
 
 
-def moves_from(here: JointState) -> Iterator[Move]:
-    """The moves that start in this joint state."""
-    for (_, start), move in MOVES.items():
-        if start == here:
-            yield move
+def moves_from(here: JointState) -> list[Move]:
+    return [move for (_, start), move in MOVES.items() if start == here]
 
 
 def project_move(move: Move, entity: Entity) -> Iterator[tuple[JointState, Edge | None, bool]]:
-    """A move as seen by one machine: the joint state reached, the edge it took, whether it is a new object."""
+    """The parts of a move for one machine: the joint state, the edge taken, and whether it is a new object."""
     machine = MACHINE_OF[entity]
     taken = iter([edge for name, edge in move.edges if name == entity])
     before: str = getattr(move.start, entity)
     for joint in move.path:
         after: str = getattr(joint, entity)
-        # No edge of a table leads back to its first state, so arriving there means another object;
-        # a lease is gone ('-') as soon as the next attempt begins.
+        # No edge leads back to the first state of a table, so arriving there means a new object.
+        # The lease is gone ('-') when the next attempt begins.
         fresh = after != before and after in (machine.first, "-")
         yield joint, next(taken) if after != before and not fresh else None, fresh
         before = after
@@ -201,19 +192,18 @@ def _prove_entity(profile: Profile, entity: Entity) -> EntityProof:
     problems += [
         f"{_arrow(pair)} is listed beyond but never taken" for pair in sorted(set(beyond) - set(seen.changes))
     ]
-    made = set()
+    made = 0
     for pair, row in sorted(beside.items()):
         found = list(_beside_problems(profile, entity, seen, pair, row))
         problems += found
-        if not found:
-            made.add(pair)
+        made += not found
     problems += _word_problems(profile, entity, vocabulary, seen)
     return EntityProof(
         entity=entity,
         kernel_table=bool(vocabulary.kernel),
         edges_total=len(document) + len(beside),
-        edges_realised=len(realised) + len(made),
-        beside=len(made),
+        edges_realised=len(realised) + made,
+        beside=made,
         beyond=tuple(
             BeyondEdge(
                 *pair, beyond[pair].reason, tuple(sorted({cause.name for cause in seen.changes[pair]}))
@@ -258,13 +248,13 @@ def _beside_problems(
     unknown = [name for name in row.moves if name not in MOVE_NAMES]
     for name in unknown:
         yield f"{arrow} rests on the move '{name}', which the kernel does not have"
-    # What a run shows follows from its steps, so for it the moves only have to exist.
-    if row.moves and not unknown and entity != "run" and not _led(profile, entity, pair, row.moves):
+    # A run's words follow from its steps, so here the moves only have to exist.
+    if row.moves and not unknown and entity != "run" and not _lead_to(profile, entity, pair, row.moves):
         yield f"{arrow} is not what the moves {', '.join(row.moves)} lead to"
 
 
-def _led(profile: Profile, entity: Entity, pair: Pair, names: tuple[str, ...]) -> bool:
-    """Whether the moves, one after another, lead from a state with the one word to one with the other."""
+def _lead_to(profile: Profile, entity: Entity, pair: Pair, names: tuple[str, ...]) -> bool:
+    """Whether the moves lead, one after another, from a state with the first word to a state with the second."""
     ends = {here for here in joint_states() if _word(profile, entity, here, "") == pair[0]}
     for name in names:
         ends = {MOVES[name, here].end for here in ends if (name, here) in MOVES}
@@ -290,7 +280,7 @@ def joint_states() -> set[JointState]:
 
 
 def kernel_problems() -> list[str]:
-    """What is wrong with the joint machine itself, and with the ways a run's status is shown."""
+    """The problems of the joint machine and of the run paths."""
     return [*_joint_problems(joint_states()), *_coverage_problems(), *_run_path_problems()]
 
 

@@ -1,23 +1,19 @@
-"""The rows that lie beside the runs: schedules, workers, workflows and log lines.
+"""The rows of the registries: schedules, workers, workflows and log lines.
 
 Laws:
-1. None of them is a run's state: no decision of the kernel reads them, and no event tells of them.
-2. A row's fields are its table's columns, in order; times are whole microseconds by the store's clock.
-3. They are written by the store's own small operations (`tenure.store.transactions`), one statement each.
+1. None of them is a run's state: no decision of the kernel reads them, and no event contains them.
+2. Times are whole microseconds by the store's clock.
+3. The store's own small operations (`tenure.store.transactions`) write them, one statement each.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from tenure.kernel.run_rows import Row
+from tenure.kernel.row import Row, RunPartRow, table
 
 
-class ScheduleRow(Row, gc=False):
-    """When to start runs of a workflow, and what those runs are."""
-
-    table: ClassVar[str] = "schedule"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "name")
+@table("schedule", key=("tenant", "name"))
+class ScheduleRow(Row):
+    """When to start runs of a workflow, and with which input."""
 
     tenant: str
     name: str
@@ -28,45 +24,42 @@ class ScheduleRow(Row, gc=False):
     queue: str
     """The queue of the body of a code-first workflow."""
     plan: str | None
-    """The steps of a declared run, as JSON; None: a code-first one, whose body is on `queue`."""
+    """The steps of a declared run, as JSON. None: the run is code-first, with its body on `queue`."""
     input: bytes | None
     cron: str
     zone: str
-    """The time zone that the cron expression is read in."""
     catch_up: str
-    """skip, last or all: what becomes of slots that passed while no scheduler ran."""
+    """skip, last or all: which of the slots that passed while no scheduler ran are started."""
     catch_up_max: int
-    """Of `all`: how many of them at most, the newest."""
+    """With `all`: the highest number of such slots; the newest are started."""
     pass_slot: bool
-    """Whether the runs' input gets the slot's moment under `slot`."""
+    """Whether the slot's time is added to the input as `slot`."""
     owner: str
-    """The opaque id of the person its runs are asked for by."""
+    """The opaque id of the requester of its runs."""
     labels: str
     created_at: int = 0
     updated_at: int = 0
     revision: int = 1
-    """Grows with every change people make, so that nobody goes on with an older text."""
+    """Grows with every change by people, so that an edit of an older version is noticed."""
     paused: bool = False
     next_at: int | None = None
-    """The next slot; None while it is paused, and when there is none any more."""
+    """The next slot. None: it is paused, or there is no further slot."""
     last_slot: int | None = None
     unconfirmed: str = ""
-    """Who has made or changed it since a second person confirmed it, as `id id`."""
+    """Who has created or changed it since a second person confirmed it, as `id id`."""
 
 
 SERVER_MARK = "%"
-"""What the name of a server begins with, among the workers."""
+"""The prefix of a server's name among the workers."""
 
 
-class WorkerRow(Row, gc=False):
-    """A worker that has said lately that it is there."""
-
-    table: ClassVar[str] = "worker"
-    key: ClassVar[tuple[str, ...]] = ("name",)
+@table("worker", key=("name",))
+class WorkerRow(Row):
+    """A worker that has sent a sign of life recently."""
 
     name: str
-    """Of a remote one `@TENANT/NAME`: it serves that tenant only; see `for_tenant`. Of a server `%NAME`: it says here that it is
-    there, and does no work of its own."""
+    """For a remote worker `@TENANT/NAME`: it serves that tenant only (`for_tenant`). For a server `%NAME`: it claims no
+    work."""
     queues: str
     """The queue texts it serves, as a JSON list."""
     slots: int
@@ -84,15 +77,13 @@ class WorkerRow(Row, gc=False):
         return self.name.removeprefix(mine) if self.name.startswith(mine) else None
 
 
-class WorkerProcessRow(Row, gc=False):
-    """Which process holds the leases of a session; see `tenure.processes`."""
-
-    table: ClassVar[str] = "worker_process"
-    key: ClassVar[tuple[str, ...]] = ("session",)
+@table("worker_process", key=("session",))
+class WorkerProcessRow(Row):
+    """The process that holds the leases of a session; see `tenure.processes`."""
 
     session: int
     tenant: str
-    """Of a remote worker the tenant that it serves; else ''."""
+    """For a remote worker the tenant that it serves; otherwise ''."""
     name: str
     boot_id: str
     namespaces: str
@@ -101,34 +92,29 @@ class WorkerProcessRow(Row, gc=False):
     seen_at: int = 0
 
 
-class WorkflowRow(Row, gc=False):
-    """A version of a workflow that somebody has registered."""
-
-    table: ClassVar[str] = "workflow"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "name", "version")
+@table("workflow", key=("tenant", "name", "version"))
+class WorkflowRow(Row):
+    """A registered version of a workflow."""
 
     tenant: str
     name: str
     version: str
     kind: str
-    """code, or declared (a document of steps)."""
+    """code or declared (a document of steps)."""
     definition: str
-    """Of a declared one its document; of code what is known of it: parameters, doc, steps, as JSON."""
+    """For a declared workflow its document; for code its parameters, doc and steps, as JSON."""
     digest: str
     registered_at: int
     registered_by: str = ""
-    """Whose credential, or which local account, has registered it first."""
+    """The credential or local account that registered it first."""
     unconfirmed: str = ""
-    """The people who stand behind it, as `id id`, until a second person confirms it. Of what workers register: nobody."""
+    """The people involved in it, as `id id`, until a second person confirms it. Empty if a worker registered it."""
 
 
-class LogLineRow(Row, gc=False):
-    """A line that a run's code has logged. Its number and, where it has none, its moment are given by the store."""
+@table("log_line", key=("run_id", "no"))
+class LogLineRow(RunPartRow):
+    """A line that a run's code logged. The store assigns its number and, if it has none, its time."""
 
-    table: ClassVar[str] = "log_line"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "no")
-
-    run_id: int
     no: int = 0
     at: int = 0
     step: str = ""
@@ -144,6 +130,5 @@ REGISTRY_ROWS: dict[str, type[Row]] = {
 }
 CATCH_UP_POLICIES = ("skip", "last", "all")
 
-
 SHARED_TENANT = "*"
-"""The tenant of what workers with database access register: they serve everybody."""
+"""The tenant of workflows that workers with database access register, because those serve every tenant."""

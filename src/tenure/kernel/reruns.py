@@ -1,14 +1,14 @@
-"""A finished run once more: what `build_resumed_run` and `build_rerun` ask for, built from the rows of the first run. Pure.
+"""Resumes and reruns of finished runs: the commands that create them, built from the rows of the old run.
 
 Laws:
-1. Resuming goes on: steps that succeeded are left out and the needs of the others trimmed; a body (or the first
-   step left) gets the resumable checkpoints with their outputs. External keys stay the first run's, so an
-   effect that had happened is recognised.
-2. What was begun and can be neither skipped nor repeated is not begun again by resuming either: whoever resumes says
-   of every such checkpoint that it happened (with what it returned) or that it may be repeated.
-3. Rerunning starts afresh: the same plan, new keys, nothing reused; attempt + 1, linked.
-4. Neither takes over an idempotency key, a parent or a delay: those belonged to the first request. Whoever stood behind the
-   first run stands behind this one.
+1. A resumed run continues: it leaves out the steps that succeeded and trims the needs of the others. Its first step gets
+   the resumable checkpoints with their outputs. Idempotency keys of steps stay the same, so that an effect that has
+   happened is recognised.
+2. A resumed run does not begin again what can be neither skipped nor repeated. For each such checkpoint the caller says
+   that it happened (with its result), or that it may be repeated.
+3. A rerun starts from the beginning: the same plan with new keys, nothing reused, `attempt_no` + 1, linked to the old run.
+4. Neither has the idempotency key, parent or delay of the old run. The people involved in the old run are involved in
+   the new one.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ from tenure.kernel.separation_of_duties import join_people
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    """The rows of a run that has ended."""
-
     run: RunRow
     spec: RunSpecRow
     steps: list[StepRow]
@@ -55,10 +53,10 @@ def build_resumed_run(
     happened: Mapping[str, bytes | None] = MappingProxyType({}),
     repeat: Collection[str] = (),
 ) -> CreateRun:
-    """A new run that goes on where this one ended; a succeeded one has nothing left to do. `happened` (checkpoint ->
-    what it returned) and `repeat` settle what may not simply be begun again; see law 2."""
+    """Create a run that continues where the old one ended. `happened` (checkpoint -> result) and `repeat` decide about
+    unsafe checkpoints (law 2)."""
     run, spec = old.run, old.spec
-    _must_be_finished(run)
+    _check_finished(run)
     if run.status == "succeeded":
         raise TenureError("RUN_TERMINAL_STATE", "the run succeeded: there is nothing to resume, rerun it")
     bodies = {p.ref: p.body for p in old.payloads}
@@ -66,10 +64,10 @@ def build_resumed_run(
     left = [step for step in old.steps if step.idx not in done]
     if run.planned and not left:
         raise TenureError("RUN_TERMINAL_STATE", "every step succeeded: there is nothing to resume, rerun it")
-    _must_be_settled(old, left, happened, repeat)
+    _check_unsafe_checkpoints(old, left, happened, repeat)
     reuse = reusable_checkpoints(old.checkpoints, left[0].idx, bodies, happened) if left else ()
     request = msgspec.structs.replace(
-        _request_again(old, left, bodies, context, keep_keys=True),
+        _repeat_request(old, left, bodies, context, keep_keys=True),
         resumed_from=run.id,
         resume_count=spec.resume_count + 1,
         rerun_of=spec.rerun_of,
@@ -80,11 +78,12 @@ def build_resumed_run(
 
 
 def build_rerun(old: FinishedRun, first: FinishedRun, run_id: int, context: Context) -> CreateRun:
-    """A fresh run of the whole plan: of the run itself or, where it was resumed, of the one it began as."""
-    _must_be_finished(old.run)
-    bodies = {p.ref: p.body for p in first.payloads}
+    """Create a run of the whole plan. `first` is the run that `old` was resumed from; without a resume it is `old`."""
+    _check_finished(old.run)
     request = msgspec.structs.replace(
-        _request_again(first, first.steps, bodies, context, keep_keys=False),
+        _repeat_request(
+            first, first.steps, {p.ref: p.body for p in first.payloads}, context, keep_keys=False
+        ),
         labels=old.spec.labels,
         metadata=old.spec.metadata,
         involved=join_people(
@@ -96,24 +95,28 @@ def build_rerun(old: FinishedRun, first: FinishedRun, run_id: int, context: Cont
     return build_create_run(request, run_id=run_id, tenant=first.run.tenant, workspace=first.run.workspace)
 
 
-def _must_be_finished(run: RunRow) -> None:
+def _check_finished(run: RunRow) -> None:
     if run.status not in CLOSED_RUN:
         raise TenureError(
-            "RUN_INVALID_TRANSITION", f"the run is {run.status}: only a finished run starts again"
+            "RUN_INVALID_TRANSITION", f"the run is {run.status}: only a finished run can be resumed or rerun"
         )
 
 
-def _must_be_settled(
+def _check_unsafe_checkpoints(
     old: FinishedRun, left: list[StepRow], happened: Mapping[str, bytes | None], repeat: Collection[str]
 ) -> None:
-    """Refuse to go on past something of which nobody knows, or nobody says, whether it happened."""
+    """Apply law 2."""
     step_of = {step.idx: step for step in left}
     open_marks = [row for row in old.checkpoints if row.unsafe and row.idx in step_of]
     for row in open_marks:
-        # What happened is handed to the first step only: of the others nobody could skip it.
+        # Only the first step gets reused checkpoints, so another step could not skip it.
         if row.name in repeat or (row.name in happened and row.idx == left[0].idx):
             continue
-        how = "was begun and not seen to end" if row.state == "started" else "is done and cannot be reused"
+        how = (
+            "was begun, and its end is not known"
+            if row.state == "started"
+            else "is done and cannot be reused"
+        )
         raise TenureError(
             "RUN_RESUME_FAILED",
             f"checkpoint {row.name!r} of step {step_of[row.idx].name!r} {how}: find out whether it happened",
@@ -121,7 +124,9 @@ def _must_be_settled(
         )
     unknown = {*happened, *repeat} - {row.name for row in open_marks}
     if unknown:
-        raise TenureError("INVALID_INPUT", f"there is nothing to settle about checkpoint {min(unknown)!r}")
+        raise TenureError(
+            "INVALID_INPUT", f"checkpoint {min(unknown)!r} needs no decision: name only unsafe checkpoints"
+        )
 
 
 def reusable_checkpoints(
@@ -130,7 +135,7 @@ def reusable_checkpoints(
     bodies: dict[int, bytes],
     happened: Mapping[str, bytes | None] = MappingProxyType({}),
 ) -> tuple[ReusedCheckpoint, ...]:
-    """The resumable checkpoints of a step, and those that are said to have happened, as they were recorded."""
+    """The resumable checkpoints of a step, and those in `happened`, in the order of recording."""
     reused = []
     for c in sorted((c for c in checkpoints if c.idx == idx), key=lambda c: c.no):
         if c.unsafe and c.name in happened:
@@ -149,13 +154,11 @@ def _body(bodies: dict[int, bytes], ref: int | None, whose: str) -> bytes | None
     return bodies[ref]
 
 
-def _request_again(
+def _repeat_request(
     old: FinishedRun, steps: list[StepRow], bodies: dict[int, bytes], context: Context, *, keep_keys: bool
 ) -> RunRequest:
     run, spec = old.run, old.spec
-    assert spec.trigger_type in ("ui", "cli", "webhook", "scheduled", "api", "child")
-    trigger = Trigger(spec.trigger_type, spec.trigger_ref, run.repo)  # type: ignore[arg-type]  # asserted above
-    assert spec.concurrency_mode in ("queue", "supersede")
+    trigger = {"type": spec.trigger_type, "ref": spec.trigger_ref, "repo": run.repo}
     return RunRequest(
         context=context,
         workflow=run.workflow,
@@ -163,11 +166,11 @@ def _request_again(
         profile=run.profile,
         plan=rebuild_plan(old, steps, bodies, keep_keys=keep_keys) if run.planned else None,
         input=_body(bodies, spec.input_ref, "the run's input"),
-        trigger=trigger,
+        trigger=msgspec.convert(trigger, Trigger),
         source=spec.source,
         priority=spec.priority,
         concurrency_key=run.concurrency_key,
-        concurrency_mode=spec.concurrency_mode,  # type: ignore[arg-type]  # asserted above
+        concurrency_mode="supersede" if spec.concurrency_mode == "supersede" else "queue",
         timeout_seconds=None if run.timeout_us is None else run.timeout_us / 1e6,
         wall_clock=spec.wall_clock,
         labels=spec.labels,
@@ -184,7 +187,7 @@ def _request_again(
 def rebuild_plan(
     old: FinishedRun, steps: list[StepRow], bodies: dict[int, bytes], *, keep_keys: bool
 ) -> tuple[StepSpec, ...]:
-    """These steps as a plan again; needs of steps that are not among them are dropped."""
+    """A plan of these steps, without the needs of other steps."""
     kept = {step.idx for step in steps}
     needs: dict[int, list[str]] = {idx: [] for idx in kept}
     for step in steps:
@@ -206,7 +209,6 @@ def _spec_of(
     made = f"{ids.run_text(old.run.id)}/{step.name}"
     own_input = step.input_ref is not None and step.input_ref != old.spec.input_ref
     gate = step.spec or "{}"
-    template = step.template_ref is not None
     assert step.kind in ("work", "body", "approval", "wait")
     return StepSpec(
         name=step.name,
@@ -220,7 +222,9 @@ def _spec_of(
         timeout_seconds=None if step.timeout_us is None else step.timeout_us / 1e6,
         lease_seconds=step.lease_us / 1e6,
         idempotency_key=step.idempotency_key if keep_keys or step.idempotency_key != made else "",
-        input=_body(bodies, step.input_ref, f"step {step.name!r}") if own_input and not template else None,
+        input=_body(bodies, step.input_ref, f"step {step.name!r}")
+        if own_input and step.template_ref is None
+        else None,
         approval=msgspec.json.decode(gate, type=ApprovalSpec) if step.kind == "approval" else None,
         wait=msgspec.json.decode(gate, type=WaitSpec) if step.kind == "wait" else None,
         template=_body(bodies, step.template_ref, f"the template of step {step.name!r}"),

@@ -1,11 +1,11 @@
-"""When a failed try may be made again: backoff formulas and failure rules, both as data.
+"""When a failed attempt is retried: backoff formulas and failure rules, both as data.
 
 Laws:
-1. The documents' figures are the nominal delays; jitter only ever adds to them, so that a herd of
-   failures comes back spread out and never sooner than its document says.
-2. No delay reaches past its cap (what is left until the step's or the run's deadline) or below zero.
+1. The delays of a profile are nominal. Jitter only adds to them, so that many failures at once are retried spread out,
+   and never earlier than the profile says.
+2. A delay is never negative, and never longer than its cap (the time left until the run's deadline).
 3. Chance is an argument: the same generator gives the same delays.
-4. Whether a failure is worth another try is decided by the first rule that matches its code.
+4. The first rule that matches a failure's code decides whether it is retried.
 """
 
 from __future__ import annotations
@@ -17,22 +17,20 @@ from typing import Literal, Protocol
 
 import msgspec
 
-NOMINAL_SECONDS_MAX = 366 * 86_400.0
-"""No formula waits longer than this, however often a step has failed."""
+from tenure.clock import us
 
-_US = 1_000_000
+NOMINAL_SECONDS_MAX = 366 * 86_400.0
+"""The longest delay of any formula, however often a step has failed."""
 
 
 class Rng(Protocol):
-    """The part of `random.Random` that is used here."""
-
     def random(self) -> float:
         """A number in [0, 1)."""
         ...
 
 
 class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How long to wait after the n-th failed try, before jitter.
+    """How long to wait after the n-th failed attempt, before jitter.
 
     `exponential`: base_seconds * factor ** (first_exponent + n - 1), at most cap_seconds.
     `list`: the n-th entry of seconds; the last one repeats.
@@ -49,7 +47,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         figures = [self.factor, *self.seconds]
         figures += [x for x in (self.base_seconds, self.cap_seconds) if x is not None]
         if any(not math.isfinite(x) or x < 0 for x in figures):
-            raise ValueError("every figure of a backoff is a number that is not negative")
+            raise ValueError("every number of a backoff must be finite and not negative")
         if self.kind == "list":
             if not self.seconds:
                 raise ValueError("a backoff of kind 'list' needs 'seconds' with at least one entry")
@@ -61,14 +59,14 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             if self.seconds:
                 raise ValueError("a backoff of kind 'exponential' takes no 'seconds'")
             if self.factor < 1:
-                raise ValueError("a backoff's 'factor' is at least 1: waits do not shrink")
+                raise ValueError("a backoff's 'factor' must be at least 1")
             if self.first_exponent < 0:
-                raise ValueError("a backoff's 'first_exponent' is not negative")
+                raise ValueError("a backoff's 'first_exponent' must not be negative")
 
     def nominal_seconds(self, n: int) -> float:
-        """The document's delay after the n-th failed try, n >= 1."""
+        """The delay after the n-th failed attempt, n >= 1."""
         if n < 1:
-            raise ValueError("the first failed try is number 1")
+            raise ValueError("the first failed attempt has the number 1")
         if self.kind == "list":
             seconds = self.seconds[min(n, len(self.seconds)) - 1]
         else:
@@ -82,41 +80,32 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 def delay_us(backoff: Backoff, n: int, jitter: float, rng: Rng, until_cap_us: int | None) -> int:
-    """Microseconds to wait after the n-th failed try: in [nominal, nominal * (1 + jitter)].
-
-    `until_cap_us` is what is left until the SLA; a longer delay is cut to it.
-    """
-    nominal = round(backoff.nominal_seconds(n) * _US)
+    """The delay after the n-th failed attempt: in [nominal, nominal * (1 + jitter)], and at most `until_cap_us`."""
+    nominal = us(backoff.nominal_seconds(n))
     delay = nominal + int(nominal * jitter * rng.random())
-    if until_cap_us is not None:
-        delay = min(delay, until_cap_us)
-    return max(delay, 0)
+    return max(delay if until_cap_us is None else min(delay, until_cap_us), 0)
 
 
 class FailureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One line of a failure classification."""
-
     pattern: str
-    """A glob on the failure's code, case and all: `HTTP_5*`."""
+    """A case-sensitive glob on the failure's code: `HTTP_5*`."""
     retryable: bool
     note: str = ""
 
 
 def is_retryable(rules: Iterable[FailureRule], default: bool, code: str) -> bool:
-    """Whether a failure with this code may be tried again: the first matching rule says so."""
-    for rule in rules:
-        if fnmatchcase(code, rule.pattern):
-            return rule.retryable
-    return default
+    return next((rule.retryable for rule in rules if fnmatchcase(code, rule.pattern)), default)
 
 
 KERNEL_RULES: tuple[FailureRule, ...] = (
-    FailureRule("STEP_TIMED_OUT", True, "another worker may be quicker; the budget of tries still ends it"),
-    FailureRule("STEP_STALLED", True, "another worker may get on; the budget of tries still ends it"),
+    FailureRule("STEP_TIMED_OUT", True, "another worker may be quicker; the limit on attempts still ends it"),
+    FailureRule(
+        "STEP_STALLED", True, "another worker may make progress; the limit on attempts still ends it"
+    ),
     FailureRule("STEP_LOST", True, "the worker was lost, which says nothing about the work"),
-    FailureRule("RUN_RESUME_FAILED", False, "trying again is what could not be done safely"),
-    FailureRule("RUN_ORPHANED", False, "the recovery of this profile has already decided"),
+    FailureRule("RUN_RESUME_FAILED", False, "a retry would not be safe"),
+    FailureRule("RUN_ORPHANED", False, "the profile's recovery has already decided"),
     FailureRule("PAYLOAD_TOO_LARGE", False, "the same work makes the same payload"),
-    FailureRule("CHECKPOINT_*", False, "the code no longer fits its history"),
+    FailureRule("CHECKPOINT_*", False, "the code no longer matches its history"),
 )
-"""What the kernel's own codes mean under every profile; looked at before the profile's rules."""
+"""The rules for the kernel's own codes. They precede the rules of every profile."""

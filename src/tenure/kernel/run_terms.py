@@ -1,4 +1,4 @@
-"""What a workflow asks for each of its runs, besides their work."""
+"""The terms that a workflow sets for each of its runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RunTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, budget: str | None, compensate: bool) -> RunTerms:
-        """Terms as people write them; a budget is a text such as `5 USD`."""
+        """Terms as people write them. A budget is a text such as `5 USD`."""
         if budget is None:
             return cls(compensate=compensate) if compensate else NO_TERMS
         micros, currency = parse_amount(budget)
@@ -27,8 +27,8 @@ class RunTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def fields(self) -> dict[str, Any]:
         """As fields of `RunRequest`, without defaults."""
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        return told
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return fields
 
 
 NO_TERMS = RunTerms()

@@ -40,7 +40,7 @@ _ACCOUNTS = ("slack:", "github:")
 
 
 def join_people(*ids: str | None) -> str:
-    """These ids (each may be several, as `id id`), without repeats. Of too many only the first, and `MORE_PEOPLE`."""
+    """Join ids (each may be several, as `id id`) without repeats. Beyond the limit, `MORE_PEOPLE` stands for the rest."""
     everybody = dict.fromkeys(one for given in ids if given for one in given.split())
     if len(everybody) <= INVOLVED_PEOPLE_MAX and MORE_PEOPLE not in everybody:
         return " ".join(everybody)
@@ -50,13 +50,13 @@ def join_people(*ids: str | None) -> str:
 def people_in_new_run(requester: str, context: Context, given: str) -> str:
     """The people involved in a new run besides its requester, including the sender if that is a user."""
     if not given and (context.actor == requester or context.initiator != "user"):
-        return ""  # nearly all of them
+        return ""  # the usual case
     everybody = join_people(given, context.actor if context.initiator == "user" else None).split()
     return join_people(*(one for one in everybody if one != requester))
 
 
 def involved_people(spec: RunSpecRow) -> frozenset[str]:
-    """Everybody who cannot approve."""
+    """The people who cannot approve."""
     return frozenset((spec.requester, *spec.involved.split()))
 
 
@@ -97,7 +97,7 @@ class LinkedPeople:
         return frozenset(found)
 
     def among(self, who: str, people: Collection[str]) -> str | None:
-        """The first of these people who counts as one with somebody; None if nobody does."""
+        """The first of these people who counts as one with `who`."""
         mine = self.linked_with(who)
         return next((one for one in people if _known_as(one) in mine), None)
 
@@ -115,25 +115,18 @@ def _known_as(one: str) -> str:
     return _LOCAL if one.startswith(_LOCAL) else one
 
 
-def load_linked_people(d: Draft) -> LinkedPeople:
-    """Which people of the run's tenant count as one, in this transaction."""
-    return d.snap.ties(d.run.tenant)
-
-
 def check_distinct_person(d: Draft, actor: str, people: Collection[str], what: str) -> None:
     """Refuse a person who is one of these people, or counts as one with them. `what` completes the message: what
     they may not do, and who may."""
-    ties = load_linked_people(d)
-    one = ties.among(actor, sorted(people))
-    if one is None:
-        return
+    one = d.snap.ties(d.run.tenant).among(actor, sorted(people))
     if one == actor:
         raise TenureError("APPROVER_IS_REQUESTER", f"{actor} caused, changed or fed this run and {what}")
-    raise TenureError(
-        "APPROVER_IS_REQUESTER",
-        f"{actor} counts as one with {one}, who caused, changed or fed this run, and {what}, or have a second administrator confirm"
-        " that they are two people",
-    )
+    if one is not None:
+        raise TenureError(
+            "APPROVER_IS_REQUESTER",
+            f"{actor} counts as one with {one}, who caused, changed or fed this run, and {what}, or have a second administrator confirm"
+            " that they are two people",
+        )
 
 
 def unknown_people_error(involved: Iterable[str]) -> TenureError | None:
@@ -142,12 +135,12 @@ def unknown_people_error(involved: Iterable[str]) -> TenureError | None:
         if one == MORE_PEOPLE:
             return TenureError(
                 "TOO_MANY_BEHIND",
-                f"more than {INVOLVED_PEOPLE_MAX} people stand behind this run, so nobody can be shown to be a second person",
+                f"more than {INVOLVED_PEOPLE_MAX} people are involved in this run, so nobody can be shown to be a second person",
             )
         if one.startswith(_ACCOUNTS):
             return TenureError(
                 "ACCOUNT_NOT_LINKED",
-                f"the account {one} stands behind this run and nobody has linked it, so nobody can be shown to be a second person",
+                f"the account {one} is involved in this run and linked to no person, so nobody can be shown to be a second person",
             )
     return None
 
@@ -169,29 +162,25 @@ def may_approve(actor: str, group: str, people: Mapping[str, PersonRow]) -> bool
     return not group or group in msgspec.json.decode(person.groups)
 
 
-def check_second_local_approver(actor: str, votes: Sequence[str]) -> None:
-    """Refuse a second local account: whatever it is called, it is the same person (law 5)."""
+def check_second_approver(d: Draft, actor: str, votes: Sequence[str]) -> None:
+    """Refuse a person who counts as one with an earlier approver (law 5)."""
     if actor.startswith(_LOCAL) and any(one.startswith(_LOCAL) and one != actor for one in votes):
         raise TenureError(
             "APPROVER_NOT_ELIGIBLE",
-            "beside the database everybody is one local person, who has said yes already: a second one answers over a server",
+            "a local database has a single user, who has approved already: a second person must approve through a server",
         )
-
-
-def check_second_approver(d: Draft, actor: str, votes: Sequence[str]) -> None:
-    """Refuse a person who counts as one with an earlier approver (law 5)."""
-    check_second_local_approver(actor, votes)
-    one = load_linked_people(d).among(actor, votes)
+    one = d.snap.ties(d.run.tenant).among(actor, votes)
     if one is not None:
         raise TenureError(
             "APPROVER_COUNTED",
-            f"{actor} counts as one with {one}, who has said yes already, until a second administrator confirms that they are two",
+            f"{actor} counts as one with {one}, who has approved already, until a second administrator confirms that they are two people",
         )
 
 
 def check_approver_group(d: Draft, actor: str, group: str) -> None:
-    """Refuse a person who is not in the approval's group."""
     name = person_id_of(actor)
     people = {} if name is None else d.snap.governance_facts(d.run.tenant, None, (name,)).people
     if not may_approve(actor, group, people):
-        raise TenureError("APPROVER_NOT_IN_GROUP", f"this is for the people of the group {group!r}")
+        raise TenureError(
+            "APPROVER_NOT_IN_GROUP", f"only people of the group {group!r} may decide this approval"
+        )

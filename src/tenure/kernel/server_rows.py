@@ -1,17 +1,14 @@
-"""The rows of the service: who may ask (tenants, clients, people, keys), what comes in (hooks and their deliveries), what
-goes out (the feed, subscriptions and notices), and what remote runners hold.
+"""The rows of the server: hooks and their deliveries, the feed, subscriptions and notices, leases and artifacts of remote
+runners; `SERVER_ROWS` also has the rows of `identity_rows`.
 
 Laws:
-1. As in `kernel.beside`: none of them is a run's state, a row's fields are its table's columns in order, and times are
-   whole microseconds by the store's clock.
-2. No secret is in any of them. Of what we make (keys, enrolment codes, sessions, lease tokens) they keep a SHA-256; of
-   what others give us (hook secrets) the reference it is read by (`env:NAME`, `file:PATH`).
-3. People and clients are known by opaque ids everywhere else; only here they have names.
+1. As in `kernel.registry_rows`: none of them is a run's state, and times are whole microseconds by the store's clock.
+2. They hold no secrets. Of a secret that Tenure makes (keys, enrolment codes, sessions, lease tokens) they have the
+   SHA-256; of a secret from outside (hook secrets) the reference to read it by (`env:NAME`, `file:PATH`).
+3. Only these rows have the names of people and clients. Everything else refers to them by opaque ids.
 """
 
 from __future__ import annotations
-
-from typing import ClassVar
 
 from tenure.kernel.identity_rows import (
     AccountLinkRow,
@@ -24,19 +21,14 @@ from tenure.kernel.identity_rows import (
     SlackCodeRow,
     TenantRow,
 )
-from tenure.kernel.run_rows import Row
+from tenure.kernel.row import Row, RunPartRow, table
 
-# ------------------------------------------------------------------------------------------------ who
-
-
-# ------------------------------------------------------------------------------------------- what comes in
+# ---------------------------------------------------------------------------------------------------- hooks
 
 
-class HookRow(Row, gc=False):
-    """A place where others tell us of something. Its id is unguessable and names the tenant."""
-
-    table: ClassVar[str] = "hook"
-    key: ClassVar[tuple[str, ...]] = ("id",)
+@table("hook", key=("id",))
+class HookRow(Row):
+    """An address that other services send deliveries to. Its id cannot be guessed, and determines the tenant."""
 
     id: str
     tenant: str
@@ -45,59 +37,55 @@ class HookRow(Row, gc=False):
     """github, slack or generic."""
     name: str
     secrets: str
-    """References, newest first, as a JSON list of one or two."""
+    """References to its secrets, newest first, as a JSON list of one or two."""
     rules: str
-    """What becomes of a delivery, as a JSON list."""
+    """What a delivery does, as a JSON list."""
     owner: str
-    """Who asks for the runs it starts."""
+    """The requester of the runs that it starts."""
     settings: str
     created_at: int
     updated_at: int
     revision: int = 1
     disabled: bool = False
     unconfirmed: str = ""
-    """Who has made or changed it since a second person confirmed it, as `id id`."""
+    """Who has created or changed it since a second person confirmed it, as `id id`."""
 
 
-class DeliveryRow(Row, gc=False):
-    """Something a hook was told."""
-
-    table: ClassVar[str] = "delivery"
-    key: ClassVar[tuple[str, ...]] = ("hook_id", "id")
+@table("delivery", key=("hook_id", "id"))
+class DeliveryRow(Row):
+    """One delivery to a hook."""
 
     hook_id: str
     id: str
-    """The sender's: GitHub's delivery id, the webhook-id, a CloudEvent's source and id, Slack's trigger."""
+    """The sender's id: GitHub's delivery id, the webhook-id, a CloudEvent's source and id, Slack's trigger."""
     tenant: str
     name: str
-    """The idempotency key it has."""
+    """Its idempotency key."""
     event: str
     digest: bytes
-    """SHA-256 of the raw bytes."""
+    """The SHA-256 of the raw bytes."""
     fingerprint: str | None
-    """What makes two deliveries the same within seconds."""
+    """Deliveries with the same fingerprint within seconds are duplicates."""
     headers: str
     body: bytes
     received_at: int
     status: str = "received"
-    """received, done, ignored (no rule fits), duplicate, failed, set_aside (tried too often; only a replay begins it again)."""
+    """received, done, ignored (no rule matches), duplicate, failed, or set_aside (too many tries; only a replay tries again)."""
     run_id: int | None = None
     note: str = ""
     replays: int = 0
     tries: int = 1
-    """How often it was begun to be carried out: counted before, so that a try that ended its process counts."""
+    """How often it was processed. A try is counted before it begins, so one that crashes its process counts."""
     replayed_by: str = ""
-    """Of a replay: who wanted it, as `id id`."""
+    """For a replay: who asked for it, as `id id`."""
 
 
-# ------------------------------------------------------------------------------------------ what goes out
+# ----------------------------------------------------------------------------------------- feed and webhooks
 
 
-class FeedRow(Row, gc=False):
-    """What one commit has to tell the world. Positions become visible in their order."""
-
-    table: ClassVar[str] = "feed"
-    key: ClassVar[tuple[str, ...]] = ("pos",)
+@table("feed", key=("pos",))
+class FeedRow(Row):
+    """The feed lines of one commit. Positions become visible in order."""
 
     pos: int
     at: int
@@ -105,34 +93,30 @@ class FeedRow(Row, gc=False):
     """See `tenure.kernel.feed`."""
 
 
-class SubscriptionRow(Row, gc=False):
-    """Somebody who is told by webhooks."""
-
-    table: ClassVar[str] = "subscription"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "id")
+@table("subscription", key=("tenant", "id"))
+class SubscriptionRow(Row):
+    """A subscriber to webhooks."""
 
     tenant: str
     id: str
     url: str
     secret: str
-    """A reference."""
+    """The reference of the signing secret."""
     types: str
-    """Which events, as a JSON list; an empty one: all."""
+    """The event types, as a JSON list. Empty: all."""
     workflow: str | None
     owner: str
     pos: int
-    """Up to where in the feed notices were made for it."""
+    """The last feed position for which it got notices."""
     created_at: int
     updated_at: int
     revision: int = 1
     disabled: bool = False
 
 
-class NoticeRow(Row, gc=False):
-    """One thing to be told to one subscriber; deleted when it was."""
-
-    table: ClassVar[str] = "notice"
-    key: ClassVar[tuple[str, ...]] = ("tenant", "subscription", "pos", "part")
+@table("notice", key=("tenant", "subscription", "pos", "part"))
+class NoticeRow(Row):
+    """One webhook that is due to one subscriber. It is deleted after delivery."""
 
     tenant: str
     subscription: str
@@ -143,7 +127,7 @@ class NoticeRow(Row, gc=False):
     body: bytes
     created_at: int
     due_at: int | None
-    """When it is tried (again); None: it is dead."""
+    """When it is sent next. None: it is dead."""
     tries: int = 0
     error: str | None = None
 
@@ -151,13 +135,10 @@ class NoticeRow(Row, gc=False):
 # ------------------------------------------------------------------------------------------ remote runners
 
 
-class RemoteLeaseRow(Row, gc=False):
-    """A lease that a remote runner holds: which claim got it, and the hash of its token."""
+@table("remote_lease", key=("run_id", "idx", "n"))
+class RemoteLeaseRow(RunPartRow):
+    """A lease of a remote runner, with the claim that got it and the hash of its token."""
 
-    table: ClassVar[str] = "remote_lease"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "idx", "n")
-
-    run_id: int
     idx: int
     n: int
     tenant: str
@@ -166,29 +147,24 @@ class RemoteLeaseRow(Row, gc=False):
     token_hash: bytes
 
 
-class ArtifactRow(Row, gc=False):
-    """A named file of an attempt; its bytes lie in the artifact store by their digest."""
+@table("artifact", key=("run_id", "name", "idx", "n", "late"))
+class ArtifactRow(RunPartRow):
+    """A named file of an attempt. The artifact store has its bytes, by digest."""
 
-    table: ClassVar[str] = "artifact"
-    key: ClassVar[tuple[str, ...]] = ("run_id", "name", "idx", "n", "late")
-
-    run_id: int
     name: str
     idx: int
     n: int
-    """The attempt that uploaded it: its fence."""
     late: bool
-    """Uploaded after its lease had ended."""
+    """Whether it was uploaded after its lease had ended."""
     tenant: str
     step: str
     worker: str
-    """Who uploaded it."""
     size: int
     digest: str
     content_type: str
     at: int
     events: int
-    """How many events the run had: a file in time is older than the event that ended its lease."""
+    """How many events the run had then. A file that came in time precedes the event that ended its lease."""
 
 
 SERVER_ROWS: dict[str, type[Row]] = {

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from tenure.kernel.act_rows import (
     KEY_HOLDING_RECEIPT,
     OPEN_RECEIPT,
@@ -52,8 +54,6 @@ RECEIPTS_KEPT_MAX = 64
 
 
 class NotLoaded(Exception):
-    """A decision needs rows that were not loaded."""
-
     def __init__(self, *keys: Key) -> None:
         self.keys = keys
         super().__init__(*keys)
@@ -63,42 +63,30 @@ class DecisionTooLong(Exception):
     """A decision would look at more rows than is allowed here."""
 
 
-class AdmissionFacts:
+class AdmissionFacts(msgspec.Struct):
     """What admission knows of other runs. It is read under the tenant's lock."""
 
-    __slots__ = ("first_waiting_id", "holder_id", "live_ids", "rate_full_until")
-
-    def __init__(
-        self,
-        holder_id: int | None = None,
-        first_waiting_id: int | None = None,
-        live_ids: tuple[int, ...] = (),
-        rate_full_until: int | None = None,
-    ) -> None:
-        self.holder_id = holder_id
-        self.first_waiting_id = first_waiting_id
-        self.live_ids = live_ids
-        self.rate_full_until = rate_full_until
+    holder_id: int | None = None
+    first_waiting_id: int | None = None
+    live_ids: tuple[int, ...] = ()
+    rate_full_until: int | None = None
 
 
-class GovernanceFacts:
+class GovernanceFacts(msgspec.Struct):
     """What governs a tenant's acts. The transaction that intends an act reads it, and it is never cached."""
 
-    __slots__ = ("caps", "governance", "holder", "people", "request", "result", "ties")
-
-    def __init__(self) -> None:
-        self.governance: GovernanceRow | None = None
-        """Read under a shared lock: freezing and activating a policy wait for this commit."""
-        self.caps: dict[str, Cap] = {}
-        """By scope."""
-        self.people: dict[str, PersonRow] = {}
-        self.ties = LinkedPeople()
-        """Which people count as one; loaded separately."""
-        self.holder: ReceiptRow | None = None
-        """The receipt that holds the key, of any run."""
-        self.request: bytes | None = None
-        self.result: bytes | None = None
-        """The request and result of the holder, if it is another run's and was not erased."""
+    governance: GovernanceRow | None = None
+    """Read under a shared lock: freezing and activating a policy wait for this commit."""
+    caps: dict[str, Cap] = {}
+    """By scope."""
+    people: dict[str, PersonRow] = {}
+    ties: LinkedPeople = msgspec.field(default_factory=LinkedPeople)
+    """Which people count as one; loaded separately."""
+    holder: ReceiptRow | None = None
+    """The receipt that holds the key, of any run."""
+    request: bytes | None = None
+    result: bytes | None = None
+    """The request and result of the holder, if it is another run's and was not erased."""
 
 
 class _Numbers:
@@ -112,7 +100,6 @@ class _Numbers:
         self._sorted = True
 
     def add(self, no: int) -> None:
-        """Put a number in."""
         if no not in self._numbers:
             self._sorted = self._sorted and (not self._numbers or next(reversed(self._numbers)) < no)
             self._numbers[no] = None
@@ -188,7 +175,7 @@ class Snapshot:
         self.known: set[Key] = set()
         self.facts: AdmissionFacts | None = None
         self.caps: dict[str, Cap] = {}
-        """The caps of the run's tenant by scope, where it has any."""
+        """The caps of the run's tenant, by scope."""
         self.recorded: set[tuple[int, str]] = set()
         """Checkpoints that exist and whose rows were dropped."""
         self.rows_max: int | None = None
@@ -267,7 +254,6 @@ class Snapshot:
             self.run_spend = row
 
     def _index(self, row: Row) -> None:
-        """Index a wait or an event (law 5)."""
         if type(row) is WaitRow:
             self._labels.setdefault((row.idx, row.label), row.no)
             if row.kind == "event":
@@ -277,7 +263,6 @@ class Snapshot:
             _keep(self._events_buffered, row.name, row.no, there=row.wait_no is None)
 
     def know(self, key: Key) -> None:
-        """Note that this was looked up."""
         self.known.add(key)
         if key[0] == "attempt":
             self._attempts_known.append(key)
@@ -327,7 +312,7 @@ class Snapshot:
             self.known = {key for key in self.known if key[0] not in ("act", "receipt")}
             self._receipts_max = max(RECEIPTS_KEPT_MAX, 2 * len(self.receipts))
 
-    # ------------------------------------------------------------------------------------- questions
+    # --------------------------------------------------------------------------------------- queries
 
     def check_room(self, rows: int) -> None:
         """Raise `DecisionTooLong` if this many rows are too many here."""
@@ -346,12 +331,10 @@ class Snapshot:
         return step
 
     def find_named_step(self, name: str) -> StepRow | None:
-        for step in self.steps.values():
-            if step.name == name:
-                return step
-        if ("named", name) not in self.known:
+        step = next((step for step in self.steps.values() if step.name == name), None)
+        if step is None and ("named", name) not in self.known:
             raise NotLoaded(("named", name))
-        return None
+        return step
 
     def open_steps(self) -> list[StepRow]:
         """Every step that is not closed, in order."""
@@ -386,20 +369,16 @@ class Snapshot:
         return sorted((w for w in self.waits.values() if w.state == "open"), key=lambda w: w.no)
 
     def find_wait(self, no: int) -> WaitRow | None:
-        """One wait, open or not."""
         wait = self.waits.get(no)
         if wait is None and ("wait", no) not in self.known:
             raise NotLoaded(("wait", no))
         return wait
 
     def find_labeled_wait(self, idx: int, label: str) -> WaitRow | None:
-        """The wait that a step opened under this label."""
         no = self._labels.get((idx, label))
-        if no is not None:
-            return self.waits[no]
-        if ("all_waits",) not in self.known and ("label", idx, label) not in self.known:
+        if no is None and ("all_waits",) not in self.known and ("label", idx, label) not in self.known:
             raise NotLoaded(("label", idx, label))
-        return None
+        return None if no is None else self.waits[no]
 
     def open_event_waits(self, name: str) -> Iterable[WaitRow]:
         """Waits for events of this name, oldest first."""
@@ -409,7 +388,6 @@ class Snapshot:
         return () if waiting is None else (self.waits[no] for no in waiting.first())
 
     def find_approval(self, no: int) -> ApprovalRow | None:
-        """The question of a wait."""
         approval = self.approvals.get(no)
         if approval is None and ("approval", no) not in self.known:
             raise NotLoaded(("approval", no))
@@ -420,21 +398,16 @@ class Snapshot:
         if ("buffered", name) not in self.known:
             raise NotLoaded(("buffered", name))
         waiting = self._events_buffered.get(name)
-        return (
-            None
-            if waiting is None
-            else next((self.inbox[no] for no in waiting.first() if no not in taken), None)
-        )
+        numbers = () if waiting is None else waiting.first()
+        return next((self.inbox[no] for no in numbers if no not in taken), None)
 
     def find_event_id(self, event_id: str) -> InboxRow | None:
-        """The delivered event with this id, if any."""
         no = self._events_by_id.get(event_id)
         if no is None and ("inbox_id", event_id) not in self.known:
             raise NotLoaded(("inbox_id", event_id))
         return None if no is None else self.inbox[no]
 
     def open_children(self) -> list[ChildRow]:
-        """Children that have not ended."""
         if ("open_children",) not in self.known:
             raise NotLoaded(("open_children",))
         self.check_room(len(self.children))
@@ -485,18 +458,16 @@ class Snapshot:
     def governance_facts(self, tenant: str, name: str | None, people: tuple[str, ...]) -> GovernanceFacts:
         """What governs an act: the tenant's governance row and caps, the holder of the key `name`, and these
         people."""
-        key = ("outside", tenant, name, people)
+        return self._find_outside(("outside", tenant, name, people))
+
+    def ties(self, tenant: str) -> LinkedPeople:
+        return self._find_outside(("ties", tenant)).ties
+
+    def _find_outside(self, key: Key) -> GovernanceFacts:
         found = self.outside.get(key)
         if found is None:
             raise NotLoaded(key)
         return found
-
-    def ties(self, tenant: str) -> LinkedPeople:
-        key = ("ties", tenant)
-        found = self.outside.get(key)
-        if found is None:
-            raise NotLoaded(key)
-        return found.ties
 
     def find_own_key_holder(self, name: str) -> ReceiptRow | None:
         """The receipt of this run that holds a key, if it was written in this transaction."""
@@ -505,21 +476,14 @@ class Snapshot:
         )
 
     def find_payload(self, ref: int) -> PayloadRow | None:
-        """The bytes of a reference; None if they were erased."""
+        """The payload of a reference; None if it was erased."""
         payload = self.payloads.get(ref)
         if payload is None and ("payload", ref) not in self.known:
             raise NotLoaded(("payload", ref))
         return payload
 
-    def admission(self, tenant: str, key: str | None, workflow: str) -> AdmissionFacts:
-        """What admission knows of other runs. Only a transaction with the tenant's lock has it."""
-        if self.facts is None:
-            raise NotLoaded(("admission", tenant, key, workflow))
-        return self.facts
-
 
 def _keep(index: dict[str, _Numbers], name: str, no: int, *, there: bool) -> None:
-    """Add a number to an index under a name, or remove it."""
     if there:
         index.setdefault(name, _Numbers()).add(no)
     elif name in index:

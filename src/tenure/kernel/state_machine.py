@@ -3,12 +3,12 @@ Laws:
 1. A table is a function: one next state per (state, input).
 2. Every state is reachable from the first one, and every state that is not terminal can reach a terminal one.
 3. Terminal states have no rows.
-4. An input that a state does not have raises the domain error and changes nothing.
+4. An input that a state does not have raises RUN_TERMINAL_STATE or RUN_INVALID_TRANSITION, and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import msgspec
 
@@ -21,8 +21,6 @@ PERSON = "person"
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """One row of a table."""
-
     state: str
     input: str
     next: str
@@ -34,15 +32,12 @@ class BrokenMachine(ValueError):
 
 
 class Machine:
-    """A named table of edges with a first state and terminal states."""
-
     def __init__(self, name: str, first: str, terminal: Iterable[str], edges: Iterable[Edge]) -> None:
         self.name = name
         self.first = first
         self.terminal = frozenset(terminal)
         self.edges = tuple(edges)
         self.states = tuple(dict.fromkeys([first, *(s for e in self.edges for s in (e.state, e.next))]))
-        self.inputs = tuple(dict.fromkeys(e.input for e in self.edges))
         self._rows: dict[tuple[str, str], Edge] = {}
         for edge in self.edges:
             if (edge.state, edge.input) in self._rows:
@@ -52,16 +47,16 @@ class Machine:
 
     def _check(self) -> None:
         leaving = {e.state for e in self.edges}
-        if bad := set(self.terminal) & leaving:
-            raise BrokenMachine(f"{self.name}: terminal states with a way out: {sorted(bad)}")
-        if bad := set(self.states) - leaving - self.terminal:
-            raise BrokenMachine(f"{self.name}: dead ends: {sorted(bad)}")
-        if bad := set(self.states) - self._reach({self.first}, forward=True):
-            raise BrokenMachine(f"{self.name}: unreachable states: {sorted(bad)}")
-        if bad := set(self.states) - self._reach(set(self.terminal), forward=False):
-            raise BrokenMachine(f"{self.name}: states that can never end: {sorted(bad)}")
-        if bad := set(self.terminal) - set(self.states):
-            raise BrokenMachine(f"{self.name}: terminal states no edge leads to: {sorted(bad)}")
+        states = set(self.states)
+        for problem, bad in (
+            ("terminal states with a way out", self.terminal & leaving),
+            ("dead ends", states - leaving - self.terminal),
+            ("unreachable states", states - self._reach({self.first}, forward=True)),
+            ("states that can never end", states - self._reach(set(self.terminal), forward=False)),
+            ("terminal states no edge leads to", self.terminal - states),
+        ):
+            if bad:
+                raise BrokenMachine(f"{self.name}: {problem}: {sorted(bad)}")
 
     def _reach(self, seen: set[str], *, forward: bool) -> set[str]:
         todo = list(seen)
@@ -74,21 +69,13 @@ class Machine:
                     todo.append(target)
         return seen
 
-    def find(self, state: str, given: str) -> Edge | None:
-        return self._rows.get((state, given))
-
     def take(self, state: str, given: str) -> Edge:
-        """The row for (state, input). An unknown pair raises the domain error."""
+        """The row for (state, input); see law 4."""
         edge = self._rows.get((state, given))
         if edge is None:
             code = "RUN_TERMINAL_STATE" if state in self.terminal else "RUN_INVALID_TRANSITION"
             raise TenureError(code, f"a {self.name} that is {state} does not accept '{given}'")
         return edge
-
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """Every edge as (state, next), without inputs."""
-        for e in self.edges:
-            yield e.state, e.next
 
 
 def parse_edges(text: str) -> list[Edge]:

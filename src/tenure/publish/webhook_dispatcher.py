@@ -83,7 +83,7 @@ class _FollowedSubscription:
         self.written_at = time.monotonic()
 
     def wants(self, news: Notification) -> bool:
-        told = news.told
+        told = news.item
         return (
             told.tenant == self.row.tenant
             and (not self.types or news.type in self.types)
@@ -205,7 +205,7 @@ class WebhookDispatcher:
                     one.row.id,
                     row.pos,
                     news.part,
-                    news.told.run_id,
+                    news.item.run_id,
                     news.type,
                     encode_event(news, row.at),
                     row.at,

@@ -63,23 +63,23 @@ class CloudEvent(msgspec.Struct, kw_only=True):
 
 def encode_event(news: Notification, at_us: int) -> bytes:
     """A notification as it is sent. Its id is unique within its run: a feed position would reveal the activity of other tenants."""
-    told = news.told
-    skipped = [{"name": name, "reason": CONDITION_FALSE} for name in told.skipped] or None
+    item = news.item
+    skipped = [{"name": name, "reason": CONDITION_FALSE} for name in item.skipped] or None
     more: dict[str, dict[str, Any]] = {
-        STATUS_CHANGED: {"status": news.word, "state": told.status},
-        STEP_COMPLETED: {"step": told.steps, "skipped": skipped},
+        STATUS_CHANGED: {"status": news.word, "state": item.status},
+        STEP_COMPLETED: {"step": item.steps, "skipped": skipped},
         PROPOSAL_CREATED: {"proposal_id": news.question},
         APPROVAL_REQUESTED: {"approval_id": news.question},
         APPROVAL_REMINDER: {"approval_id": news.question},
     }
     event = CloudEvent(
-        id=f"{news.run}-{told.seq}-{news.type}" + (f"-{news.no}" if news.no else ""),
-        source=f"/tenure/{told.tenant}",
+        id=f"{news.run}-{item.seq}-{news.type}" + (f"-{news.no}" if news.no else ""),
+        source=f"/tenure/{item.tenant}",
         type=news.type,
         subject=news.run,
         time=datetime.fromtimestamp(at_us / 1e6, UTC),
         data=WebhookEventData(
-            run_id=news.run, workflow=told.workflow, profile=told.profile, **more.get(news.type, {})
+            run_id=news.run, workflow=item.workflow, profile=item.profile, **more.get(news.type, {})
         ),
     )
     return msgspec.json.encode(event)

@@ -276,7 +276,7 @@ async def _find_answer(scope: Scope, keyed: KeyedRequest) -> StoredResponse | No
     if records and records[0].expires_at > now:
         return replay_response(records[0], keyed.hash)
     if specs:
-        raise key_expired_error(specs[0].run_id, "was made long ago")
+        raise key_expired_error(specs[0].run_id, "was created long ago")
     return None
 
 

@@ -19,7 +19,15 @@ from tenure.cli.common.console import count_noun, err, out, print_json
 from tenure.cli.dev import lifecycle_page
 from tenure.cli.dev.mermaid import profile_diagram
 from tenure.kernel import profiles, refinement
-from tenure.kernel.profile import ENTITIES, DocumentEdge, Entity, ExtraEdge, IndirectEdge, Profile
+from tenure.kernel.profile import (
+    ENTITIES,
+    DocumentEdge,
+    Entity,
+    ExtraEdge,
+    IndirectEdge,
+    Profile,
+    parse_profile,
+)
 from tenure.kernel.refinement import ProfileProof
 from tenure.kernel.retry import KERNEL_RULES
 
@@ -113,7 +121,7 @@ def check(
     as_json: _Json = False,
 ) -> None:
     """Check a profile file of your own: its form first, then the same proof as `prove`."""
-    proof = refinement.prove_profile(profiles.load_text(custom_profiles.read_profile_text(file)))
+    proof = refinement.prove_profile(parse_profile(custom_profiles.read_profile_text(file)))
     if as_json:
         print_json(_proof_json(proof))
     else:

@@ -1,9 +1,9 @@
-"""The one place where anything is decided: (snapshot, command, now, chance) -> Decision.
+"""The one place where commands are decided: (snapshot, command, now, chance) -> Decision.
 
 Laws:
 1. Pure: no I/O, no clock, no randomness of its own, no logging, no async.
-2. A refusal raises a TenureError and changes nothing; another tenant's run looks exactly like none.
-3. Whatever a decision looks at and was not loaded is asked for with `Need`, and decided again.
+2. A refusal raises a TenureError and changes nothing. A run of another tenant is refused like one that does not exist.
+3. A decision that needs rows that were not loaded raises `NotLoaded`; the caller loads them and decides again.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
 
 
 def decide(snap: Snapshot, command: c.Command, now: int, chance: Chance) -> Decision:
-    """What the command means for this run at this moment."""
     run = snap.run
     if type(command) is not c.CreateRun:
         assert isinstance(command, c.RunCommand)
@@ -96,4 +95,5 @@ def decide(snap: Snapshot, command: c.Command, now: int, chance: Chance) -> Deci
     except leases.AlreadyAnswered as again:
         return Decision(again.reply)
     except leases.StaleMessage as stale:
-        return draft.stale(stale.row, stale.error)
+        row = stale.row
+        return Decision(None, rows={("stale_message", row.idx, row.n, row.message): row}, error=stale.error)

@@ -1,14 +1,14 @@
-"""What became of an action: said by whoever made the call, by a person, or by the run that took it back.
+"""The outcomes of acts: from the holder of the lease, from a person, or from a run that undoes the act.
 
 Laws:
-1. Whoever holds the lease says how its own call ended, also while the run is being canceled. Of a call that an earlier attempt
-   intended it can say that the effect was found, or that nothing is known; never that it failed.
-2. An unknown action waits for a person, who is none of those behind the run: done, not done, or call again. Where nobody says so in
-   time, the step ends and the receipt stays unknown.
-3. A receipt can be settled after its run's end. That changes the receipt and nothing else; only "call again" has nobody then
-   to make the call.
-4. An action that takes another one back owes that one's run the news when it has succeeded.
-5. Each of them is recognised by what it says: a repeat changes nothing.
+1. The holder of the lease reports how its own call ended, also while the run is being canceled. About a call of an
+   earlier attempt it can report that the effect was found or that nothing is known, but not that the call failed.
+2. An unknown receipt waits for a person who is not involved in the run: done, not done, or retry. If nobody settles it
+   in time, the step ends and the receipt stays unknown.
+3. A receipt can be settled after its run's end. That changes only the receipt; `retry` is refused, because nobody would
+   make the call.
+4. When an act that undoes another act has succeeded, it owes the other act's run a message.
+5. Each command is recognised by its contents: a repeat changes nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from tenure.errors import TenureError
 from tenure.kernel.act_commands import ActReply, MarkReversed, SettleAct, SettleReceipt
 from tenure.kernel.act_rows import ReceiptRow
 from tenure.kernel.commands import SYSTEM
-from tenure.kernel.decide.act_validation import check_duration
 from tenure.kernel.decide.acts import current_receipt, end_receipt_wait, require_act_lease
-from tenure.kernel.decide.ready_steps import add_receipt_wait
+from tenure.kernel.decide.ready_steps import insert_wait
 from tenure.kernel.decide.receipts import change_receipt, give_back_write
 from tenure.kernel.decide.termination import finish_decision, settle_wait
-from tenure.kernel.decide.validation import check_approver
+from tenure.kernel.decide.validation import check_approver, check_duration
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.run_rows import CLOSED_RUN, StepRow
 from tenure.kernel.separation_of_duties import (
@@ -36,7 +35,6 @@ from tenure.limits import RECEIPT_SECONDS
 
 
 def settle(d: Draft, c: SettleAct) -> Decision:
-    """What became of a call; see law 1."""
     check_duration("retry_after_seconds", c.retry_after_seconds)
     check_duration("settle_within_seconds", c.settle_within_seconds)
     receipt = current_receipt(d, c.no)
@@ -57,7 +55,7 @@ def settle(d: Draft, c: SettleAct) -> Decision:
         if not own:
             raise TenureError(
                 "RUN_INVALID_TRANSITION",
-                "whether a call of an earlier attempt was made is not known: it cannot fail",
+                "nobody knows whether the call of an earlier attempt was made, so it cannot be reported as failed",
             )
         receipt = change_receipt(d, receipt, "fail")
         receipt.settled_at = d.now
@@ -71,7 +69,7 @@ def settle(d: Draft, c: SettleAct) -> Decision:
     else:
         receipt = change_receipt(d, receipt, "lose_answer")
         receipt.error = c.error
-        if step.state != "canceling":  # else nobody is going to wait
+        if step.state != "canceling":  # a canceled step waits for nobody
             _ask_people(d, c, step, receipt)
     return finish_decision(d, _reply(receipt), "settle_act")
 
@@ -89,12 +87,19 @@ def _reply(receipt: ReceiptRow) -> ActReply:
 
 
 def _ask_people(d: Draft, c: SettleAct, step: StepRow, receipt: ReceiptRow) -> None:
-    """Law 2: a wait for a person, with what is known."""
+    """Open the wait for a person (law 2)."""
     within = c.settle_within_seconds
     if within is None:
         within = d.rules.timing.approval_seconds or RECEIPT_SECONDS
-    name = f"{receipt.connector}.{receipt.operation}"
-    wait = add_receipt_wait(d, step.idx, name, label=f"receipt:{receipt.no}", within_seconds=within)
+    wait = insert_wait(
+        d,
+        step.idx,
+        "receipt",
+        f"{receipt.connector}.{receipt.operation}",
+        f"receipt:{receipt.no}",
+        fatal=True,
+        expires_at=d.now + us(within),
+    )
     wait.result_ref = d.payload(c.question)
     receipt.wait_no = wait.no
 
@@ -105,15 +110,14 @@ def _succeeded(d: Draft, receipt: ReceiptRow, result: bytes | None) -> None:
     receipt.result_ref = d.payload(result)
     end_receipt_wait(d, receipt)
     if receipt.reverses_run is not None:
-        told = {"no": receipt.reverses_no, "by_run": d.run.id, "by_no": receipt.no}
-        d.owe("reversed", receipt.reverses_run, told)
+        news = {"no": receipt.reverses_no, "by_run": d.run.id, "by_no": receipt.no}
+        d.owe("reversed", receipt.reverses_run, news)
 
 
 # ----------------------------------------------------------------------------------------------- people
 
 
 def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
-    """A person says how an unknown action ended; see laws 2 and 3."""
     check_approver(c.person, "")
     receipt = current_receipt(d, c.no)
     ended = {"done": "succeeded", "not_done": "failed", "retry": "intent"}[c.how]
@@ -123,17 +127,17 @@ def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
         raise TenureError("RECEIPT_SETTLED", f"the receipt is {receipt.state}", state=receipt.state)
     behind = involved_people(d.spec())
     if c.how != "not_done" and (refused := unknown_people_error(behind)) is not None:
-        raise refused  # somebody has to be able to end it: that it was not done feeds the run with nothing
-    check_distinct_person(d, c.person, behind, "may not say how its actions ended; ask another person")
+        raise refused  # `not_done` feeds the run with nothing, so it stays possible
+    check_distinct_person(d, c.person, behind, "may not settle its receipts; ask another person")
     if c.how == "retry" and d.run.status in CLOSED_RUN:
-        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}: nobody would call again")
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}: nobody would repeat the call")
     if c.how == "retry" and d.run.cancel_at is not None:
-        raise TenureError("RUN_CANCELING", "the run is being canceled: nobody would call again")
+        raise TenureError("RUN_CANCELING", "the run is being canceled: nobody would repeat the call")
     d.notes["receipt"] = {"no": c.no, "how": c.how, "settled_by": c.person}
     reason_ref = d.payload(c.reason)
     if reason_ref is not None:
         d.notes["receipt"]["reason_ref"] = reason_ref
-    if c.how == "done" and c.result is not None:  # what the run goes on with is this person's word
+    if c.how == "done" and c.result is not None:  # the person feeds the run with this result
         add_involved_people(d, SYSTEM, c.person)
     wait_no = receipt.wait_no
     receipt = change_receipt(d, receipt, f"settle_{c.how}")
@@ -152,7 +156,7 @@ def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
 
 
 def mark_reversed(d: Draft, c: MarkReversed) -> Decision:
-    """Another run has taken back what a receipt of this one did; told at least once, counted once."""
+    """Another run has undone the effect of a receipt. The message may be repeated and counts once."""
     receipt = current_receipt(d, c.no)
     if receipt.state == "reversed" and (receipt.reversed_run, receipt.reversed_no) == (c.by_run, c.by_no):
         return Decision({"again": True})

@@ -1,14 +1,15 @@
-"""Acts: what a policy said, people's approval of exactly that, and the intention of a call.
+"""Acts: the ruling of a policy, people's approval of exactly that act, and the intention of a call.
 
 Laws:
-1. The messages of an act carry the fence of a lease and no number. A message of a lease that has ended is stale: recorded once,
-   told LEASE_STALE, and nothing changes. While the run is being canceled nothing new is proposed, intended or repeated.
-2. Everything that was decided before is looked at again in the commit that intends a call, in its own transaction: the policy's
-   version, the facts it relied on (`ReliedFacts`), freezes, caps, budget, the approval and the people who gave it, and who holds the key.
-3. An approval is good for one action: its digest. The tries of that action share it; for anything else people are asked anew,
-   in another round. A refusal or an expiry ends the step, and cannot be caught.
-4. What is denied ends the step; the verdict says why, and keeps what was proposed. Nothing is called that has no receipt.
-5. A call whose answer was lost is intended again only where it is safe to repeat, or a person said so.
+1. The messages of an act carry the fence of a lease and no sequence number. A message of a lease that has ended is stale:
+   it is recorded once, gets LEASE_STALE, and changes nothing. While the run is being canceled, nothing new is proposed,
+   intended or repeated.
+2. The commit that intends a call checks everything again, in its own transaction: the policy's version, the facts that
+   the ruling used (`ReliedFacts`), freezes, caps, budget, the approval and its approvers, and the holder of the key.
+3. An approval is good for one act, by digest. All tries of that act share it; for any other act people are asked in
+   another round. A refusal or an expiry ends the step, and code cannot catch it.
+4. A denial ends the step. The verdict records the reason and the proposed act. No call is made without a receipt.
+5. A call whose answer was lost is intended again only if it is safe to repeat, or if a person says so.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ from tenure.kernel.act_commands import (
 )
 from tenure.kernel.act_rows import KEY_HOLDING_RECEIPT, ReceiptRow, VerdictRow
 from tenure.kernel.commands import SYSTEM, TIERS, ApprovalSpec
-from tenure.kernel.decide.act_validation import check_act, check_duration, request_to_keep
 from tenure.kernel.decide.leases import MESSAGE_TYPES, StaleMessage
-from tenure.kernel.decide.ready_steps import add_approval_wait, question_deadlines
+from tenure.kernel.decide.ready_steps import add_approval_wait, question_deadlines, revise_question
 from tenure.kernel.decide.receipts import change_receipt, current_run_spend, edit_run_spend, is_same_request
 from tenure.kernel.decide.termination import (
     GOOD_OUTCOMES,
@@ -42,13 +42,12 @@ from tenure.kernel.decide.termination import (
     finish_decision,
     refusal_code,
 )
+from tenure.kernel.decide.validation import check_act, check_duration, request_to_keep
 from tenure.kernel.draft import Decision, Draft
-from tenure.kernel.machines import APPROVAL
 from tenure.kernel.run_rows import ApprovalRow, AttemptRow, StaleMessageRow, StepRow, WaitRow
 from tenure.kernel.separation_of_duties import (
     add_involved_people,
     involved_people,
-    load_linked_people,
     may_approve,
     person_id_of,
     unknown_people_error,
@@ -58,11 +57,11 @@ from tenure.limits import CALL_MARGIN_SECONDS, CALL_SECONDS_MIN, OPEN_WAITS_PER_
 
 DENIED = "POLICY_DENIED"
 _OWN_CODES = frozenset({"FROZEN", "WRITES_EXCEEDED", "BUDGET_EXCEEDED"})
-"""Denials that have a code of their own; every other one is the policy's."""
+"""Denials that have a code of their own; every other denial is POLICY_DENIED."""
 
 
 def require_act_lease(d: Draft, c: ActCommand) -> tuple[StepRow, AttemptRow]:
-    """The step and attempt that a message about an act speaks for, if it may speak; see law 1."""
+    """The step and attempt of a message, if it counts (law 1)."""
     step = d.step(c.idx)
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None:
@@ -78,11 +77,10 @@ def require_act_lease(d: Draft, c: ActCommand) -> tuple[StepRow, AttemptRow]:
     return step, attempt
 
 
-# ---------------------------------------------------------------------------------------- propositions
+# ------------------------------------------------------------------------------------------- proposals
 
 
 def propose(d: Draft, c: ProposeAct) -> Decision:
-    """Record a ruling that does not allow: a denial ends the step, else people are asked; see laws 3 and 4."""
     check_act(c.act, c.ruling)
     step, _ = require_act_lease(d, c)
     if step.state == "canceling":
@@ -92,19 +90,19 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
     if c.ruling.outcome == "deny":
         return _deny(d, c, step, c.ruling, c.ruling.error, "propose_act")
     if c.ruling.outcome != "needs_approval":
-        raise TenureError("INVALID_INPUT", "what is allowed is intended, not proposed")
+        raise TenureError("INVALID_INPUT", "the ruling allows the act: send IntendAct, not ProposeAct")
     frozen = freeze_reason(_outside(d, None, ()), d.run.workflow, c.act.connector)
-    if frozen is not None:  # nobody is asked about what would not be done
-        return _deny(d, c, step, _because(c.ruling, frozen), "FROZEN", "propose_act")
+    if frozen is not None:  # people are not asked about an act that could not be done
+        return _deny(d, c, step, msgspec.structs.replace(c.ruling, why=frozen), "FROZEN", "propose_act")
     wait, rounds = _newest_round(d, c.idx, c.act.label)
     if wait is not None and wait.state == "settled" and wait.outcome not in GOOD_OUTCOMES:
-        return _refused_by_people(d, step, wait)
+        assert wait.outcome is not None, "a settled wait has an outcome"
+        code = refusal_code(wait, wait.outcome)
+        return end_step_by_governance(d, step, code, f"{wait.name} was {wait.outcome}", "propose_act")
     if wait is not None and wait.state == "open":
         approval = current_approval(d, wait.no)
         if approval.digest != c.act.digest or not _as_strict(approval, c.ruling, c.act):
-            question_ref = d.payload(c.question)
-            _keep(_add_verdict(d, c.idx, c.act, c.ruling), c.act, question_ref)
-            _revise(d, c, wait, approval, question_ref)
+            _revise(d, c, wait, approval, _record_question(d, c))
             return finish_decision(d, ActReply("wait", no=wait.no), "propose_act")
         return Decision(ActReply("wait", no=wait.no))
     if wait is not None and wait.state == "settled":
@@ -113,8 +111,6 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
             return Decision(ActReply("go_on", approval_no=wait.no))
     if d.run.waits_open >= OPEN_WAITS_PER_RUN_MAX:
         raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
-    question_ref = d.payload(c.question)
-    _keep(_add_verdict(d, c.idx, c.act, c.ruling), c.act, question_ref)
     asked = add_approval_wait(
         d,
         c.idx,
@@ -122,13 +118,20 @@ def propose(d: Draft, c: ProposeAct) -> Decision:
         label=_round_label(c.act.label, rounds + 1),
         gate=False,
         fatal=True,
-        question_ref=question_ref,
+        question_ref=_record_question(d, c),
     )
     return finish_decision(d, ActReply("wait", no=asked.no), "propose_act")
 
 
+def _record_question(d: Draft, c: ProposeAct) -> int | None:
+    """Store the question and a verdict that refers to it."""
+    question_ref = d.payload(c.question)
+    _add_verdict(d, c.idx, c.act, c.ruling, request_ref=question_ref, keep_act=True)
+    return question_ref
+
+
 def _round_label(label: str, number: int) -> str:
-    """The label of the wait for an act's approval; no wait of the code's own begins like this."""
+    """The label of the wait for an act's approval. Code cannot open a wait with such a label (`check_wait`)."""
     return f"act:{label}" if number == 1 else f"act:{label}~{number}"
 
 
@@ -152,28 +155,25 @@ def _question(act: ProposedAct, ruling: Ruling) -> ApprovalSpec:
 
 
 def _revise(d: Draft, c: ProposeAct, wait: WaitRow, approval: ApprovalRow, question_ref: int | None) -> None:
-    """What is proposed, or what it takes, has changed while people were asked: votes so far do not count for it."""
+    """The act, or what its approval requires, has changed while people were asked."""
     asked = _question(c.act, c.ruling)
-    approval, wait = d.edit(approval), d.edit(wait)
-    approval.status = APPROVAL.take(approval.status, "revise").next
-    approval.revision += 1
-    approval.votes = ""
-    approval.digest = c.act.digest
+    approval = revise_question(d, approval, c.act.digest, question_ref)
+    wait = d.edit(wait)
     approval.tier, approval.people, approval.people_in = asked.tier, asked.people, asked.group
     approval.requested_at, approval.reminded_at = d.now, None
     approval.expires_at, wait.wake_at = question_deadlines(d, asked)
     wait.expires_at = approval.expires_at
     wait.name = asked.action
-    if question_ref is not None:
-        approval.question_ref = question_ref
 
 
 def _as_strict(approval: ApprovalRow, ruling: Ruling, act: ProposedAct) -> bool:
-    """Whether an approval asks for at least as much as a ruling does."""
+    """Whether an approval requires at least as much as a ruling."""
     wanted = _question(act, ruling)
-    if approval.people < wanted.people or TIERS.index(approval.tier) < TIERS.index(wanted.tier):
-        return False
-    if wanted.group and approval.people_in != wanted.group:
+    if (
+        approval.people < wanted.people
+        or TIERS.index(approval.tier) < TIERS.index(wanted.tier)
+        or (wanted.group and approval.people_in != wanted.group)
+    ):
         return False
     if ruling.within_seconds is None:
         return True
@@ -185,8 +185,8 @@ def _as_strict(approval: ApprovalRow, ruling: Ruling, act: ProposedAct) -> bool:
 def _suffices(
     d: Draft, approval: ApprovalRow, act: ProposedAct, ruling: Ruling, mine: list[ReceiptRow]
 ) -> bool:
-    """Whether an approval is good for this action now: approved, for exactly this, not expired, not used up by another action, and
-    those who gave it are still people who may."""
+    """Whether an approval is good for this act now: approved for exactly this act, not expired, not used by another act,
+    and its approvers may still approve."""
     if approval.status != "approved" or approval.digest != act.digest:
         return False
     if approval.expires_at is not None and approval.expires_at <= d.now:
@@ -200,12 +200,12 @@ def _suffices(
     behind = involved_people(d.spec())
     if unknown_people_error(behind) is not None:
         return False
-    ties = load_linked_people(d)
+    ties = d.snap.ties(d.run.tenant)
     votes = [one for one in ties.apart(approval.votes.split()) if ties.among(one, behind) is None]
     names = [name for one in votes if (name := person_id_of(one)) is not None]
     people = _outside(d, None, tuple(sorted(names))).people if names else {}
     counted = [one for one in votes if may_approve(one, approval.people_in, people)]
-    # Who is in no directory answered beside the database: whatever names were given there, that is one local person.
+    # All approvers outside of the directory are the one local user.
     local = [one for one in counted if person_id_of(one) is None]
     return len(counted) - max(0, len(local) - 1) >= approval.people
 
@@ -218,9 +218,17 @@ def _outside(d: Draft, name: str | None, people: tuple[str, ...]) -> GovernanceF
 
 
 def _add_verdict(
-    d: Draft, idx: int, act: ProposedAct, ruling: Ruling, error: str | None = None
+    d: Draft,
+    idx: int,
+    act: ProposedAct,
+    ruling: Ruling,
+    error: str | None = None,
+    *,
+    request_ref: int | None = None,
+    keep_act: bool = False,
 ) -> VerdictRow:
-    """Keep what was ruled; `error` makes a denial of it."""
+    """Record a ruling; `error` makes it a denial. The verdict of an act without a receipt keeps what another policy
+    would read (`keep_act`)."""
     return d.add(
         VerdictRow(
             d.run.id,
@@ -240,14 +248,12 @@ def _add_verdict(
             ruling.people_in,
             None if ruling.within_seconds is None else us(ruling.within_seconds),
             error if error is not None else ruling.error,
+            request_ref,
+            act.name if keep_act else "",
+            act.tier if keep_act else "",
             relied=None if ruling.relied is None else ruling.relied.verdict_fields(),
         )
     )
-
-
-def _keep(verdict: VerdictRow, act: ProposedAct, request_ref: int | None) -> None:
-    """Of an action that does not come to a receipt its verdict has what another policy would look at."""
-    verdict.request_ref, verdict.name, verdict.act_tier = request_ref, act.name, act.tier
 
 
 def _deny(
@@ -258,17 +264,17 @@ def _deny(
     error: str | None,
     kind: str,
 ) -> Decision:
-    """Law 4."""
-    _keep(_add_verdict(d, c.idx, c.act, ruling, error), c.act, d.payload(request_to_keep(c)))
+    request_ref = d.payload(request_to_keep(c))
+    _add_verdict(d, c.idx, c.act, ruling, error, request_ref=request_ref, keep_act=True)
     code = error if error in _OWN_CODES else DENIED
     if code == "FROZEN":
-        _count_freezers(d, c.act.connector)
+        _involve_freezers(d, c.act.connector)
     why = ruling.why or f"{c.act.connector}.{c.act.operation} is denied"
     return end_step_by_governance(d, step, code, why, kind)
 
 
 def end_step_by_governance(d: Draft, step: StepRow, code: str, why: str, kind: str) -> Decision:
-    """End a live step that may not go on, whatever its code would do."""
+    """End a live step that may not go on."""
     error_ref = d.payload(why.encode())
     step = d.move(step, "fail")
     step.last_error = code
@@ -277,18 +283,10 @@ def end_step_by_governance(d: Draft, step: StepRow, code: str, why: str, kind: s
     return finish_decision(d, ActReply("refused", error=code), kind)
 
 
-def _refused_by_people(d: Draft, step: StepRow, wait: WaitRow) -> Decision:
-    """People have said no, or nothing, while the step went on: it ends all the same."""
-    assert wait.outcome is not None, "a settled wait has an outcome"
-    code = refusal_code(wait, wait.outcome)
-    return end_step_by_governance(d, step, code, f"{wait.name} was {wait.outcome}", "propose_act")
-
-
 # --------------------------------------------------------------------------------------------- intentions
 
 
 def intend(d: Draft, c: IntendAct) -> Decision:
-    """Look at everything again, and intend the call; see law 2."""
     check_act(c.act, c.ruling)
     check_duration("call_seconds", c.call_seconds)
     step, attempt = require_act_lease(d, c)
@@ -297,26 +295,25 @@ def intend(d: Draft, c: IntendAct) -> Decision:
     mine = d.snap.receipts_of(c.idx, c.act.label)
     if any(row.digest != c.act.digest for row in mine):
         raise TenureError("ACTION_CHANGED", f"another action was recorded as {c.act.label!r} of this step")
-    if mine and (known := _known(mine[-1], d.now)) is not None:
+    if mine and (known := _receipt_reply(mine[-1], d.now)) is not None:
         return Decision(known)
     outside = _outside(d, c.act.name, ())
     governance = outside.governance
-    if c.ruling.version != (0 if governance is None else governance.version):
-        return Decision(ActReply("again"))
-    if not _still_holds(d, c.ruling.relied):
+    version = 0 if governance is None else governance.version
+    if c.ruling.version != version or not _still_holds(d, c.ruling.relied):
         return Decision(ActReply("again"))
     denied = _denied(d, c, outside)
     if denied is not None:
         error, why = denied
-        return _deny(d, c, step, _because(c.ruling, why), error, "intend_act")
+        return _deny(d, c, step, msgspec.structs.replace(c.ruling, why=why), error, "intend_act")
     approval = None
     if c.ruling.outcome == "needs_approval":
         approval = None if c.approval_no is None else d.snap.find_approval(c.approval_no)
         if approval is None or not _suffices(d, approval, c.act, c.ruling, mine):
             return Decision(ActReply("ask"))
-    holder = _holder(d, c.act.name, outside)
+    holder = _key_holder(d, c.act.name, outside)
     if holder is not None:
-        return _held(d, c, holder, outside, len(mine))
+        return _reuse(d, c, holder, outside, len(mine))
     call_by = _call_by(d, attempt, c.call_seconds)
     verdict = _add_verdict(d, c.idx, c.act, c.ruling)
     receipt = d.add(_receipt(d, c, verdict, len(mine) + 1, call_by))
@@ -337,11 +334,11 @@ def _still_holds(d: Draft, relied: ReliedFacts | None) -> bool:
         run_spend = current_run_spend(d)
         if relied.writes is not None and not relied.writes[0] <= run_spend.writes <= relied.writes[1]:
             return False
-        if relied.spent is not None and relied.spent != run_spend.spent:
+        if relied.spent not in (None, run_spend.spent):
             return False
-    if relied.since is not None and d.now < relied.since:
-        return False
-    if relied.until is not None and d.now >= relied.until:
+    if (relied.since is not None and d.now < relied.since) or (
+        relied.until is not None and d.now >= relied.until
+    ):
         return False
     if relied.person is None:
         return True
@@ -352,8 +349,8 @@ def _still_holds(d: Draft, relied: ReliedFacts | None) -> bool:
     return (roles, groups) == (person.roles, person.groups)
 
 
-def _known(newest: ReceiptRow, now: int) -> ActReply | None:
-    """What the newest receipt of an act says of it; None: it may be intended."""
+def _receipt_reply(newest: ReceiptRow, now: int) -> ActReply | None:
+    """The reply to an act that has a receipt. None: the act may be intended again."""
     if newest.state in ("succeeded", "reused"):
         source = None if newest.source_run is None else (newest.source_run, newest.source_no or 0)
         return ActReply(
@@ -374,10 +371,10 @@ def _known(newest: ReceiptRow, now: int) -> ActReply | None:
 
 
 def _denied(d: Draft, c: IntendAct, outside: GovernanceFacts) -> tuple[str | None, str] | None:
-    """Why the call may not be made, as (code, words); None: nothing speaks against it."""
+    """Why the call is denied, as (code, message). None: it is not."""
     act, run = c.act, d.run
     if outside.governance is None or c.ruling.version == 0:
-        return "POLICY_MISSING", "no policy is active, so that everything is denied"
+        return "POLICY_MISSING", "the tenant has no active policy, so every act is denied: activate a policy"
     if c.ruling.outcome == "deny":
         return c.ruling.error, c.ruling.why
     frozen = freeze_reason(outside, run.workflow, act.connector)
@@ -386,14 +383,11 @@ def _denied(d: Draft, c: IntendAct, outside: GovernanceFacts) -> tuple[str | Non
     run_spend = current_run_spend(d)
     for scope in ("", f"wf:{run.workflow}"):
         cap = outside.caps.get(scope)
-        if (
-            cap is not None
-            and cap.max_writes_per_run is not None
-            and run_spend.writes >= cap.max_writes_per_run
-        ):
+        most = None if cap is None else cap.max_writes_per_run
+        if most is not None and run_spend.writes >= most:
             return (
                 "WRITES_EXCEEDED",
-                f"the run has made {run_spend.writes} writes; max_writes_per_run allows no more",
+                f"the run has made {run_spend.writes} writes, and max_writes_per_run is {most}",
             )
     budget = d.spec().budget
     if budget is not None and run_spend.spent > budget:
@@ -402,13 +396,13 @@ def _denied(d: Draft, c: IntendAct, outside: GovernanceFacts) -> tuple[str | Non
 
 
 def freeze_reason(outside: GovernanceFacts, workflow: str, connector: str) -> str | None:
-    """What of this action is frozen, in words."""
+    """Why an act is frozen. None: it is not."""
     found = _frozen(outside, workflow, connector)
-    return None if not found else f"{found[0][0]} is frozen: nothing is done until it is unfrozen"
+    return None if not found else f"{found[0][0]} is frozen: no act is done until it is unfrozen"
 
 
 def _frozen(outside: GovernanceFacts, workflow: str, connector: str) -> list[tuple[str, str]]:
-    """What of an action is frozen, in words, and by whom."""
+    """The freezes that concern an act: what is frozen, and by whom."""
     if outside.governance is None:
         return []
     frozen = msgspec.json.decode(outside.governance.frozen, type=dict[str, str])
@@ -420,19 +414,15 @@ def _frozen(outside: GovernanceFacts, workflow: str, connector: str) -> list[tup
     return [(words, frozen[scope]) for scope, words in scopes.items() if scope in frozen]
 
 
-def _count_freezers(d: Draft, connector: str) -> None:
-    """Whoever froze what a run was about to do has changed what the run does, and what its parent is told of it."""
+def _involve_freezers(d: Draft, connector: str) -> None:
+    """Involve the people who froze the act: they have changed what the run does."""
     for _, people in _frozen(_outside(d, None, ()), d.run.workflow, connector):
         add_involved_people(d, SYSTEM, people)
 
 
-def _because(ruling: Ruling, why: str) -> Ruling:
-    return msgspec.structs.replace(ruling, why=why)
-
-
-def _holder(d: Draft, name: str, outside: GovernanceFacts) -> ReceiptRow | None:
-    """Who holds a key. Of this run's own receipts the database may not know the newest yet: another message of this commit may
-    have changed them."""
+def _key_holder(d: Draft, name: str, outside: GovernanceFacts) -> ReceiptRow | None:
+    """The receipt that holds a key. The run's own receipts may have changed in this transaction, before the database
+    knows."""
     found = outside.holder
     if found is None or found.run_id != d.run.id:
         return d.snap.find_own_key_holder(name) or found
@@ -440,8 +430,8 @@ def _holder(d: Draft, name: str, outside: GovernanceFacts) -> ReceiptRow | None:
     return mine if mine.state in KEY_HOLDING_RECEIPT else d.snap.find_own_key_holder(name)
 
 
-def _held(d: Draft, c: IntendAct, holder: ReceiptRow, outside: GovernanceFacts, tries: int) -> Decision:
-    """Another receipt holds the key: its effect is this act's too, or nobody knows yet."""
+def _reuse(d: Draft, c: IntendAct, holder: ReceiptRow, outside: GovernanceFacts, tries: int) -> Decision:
+    """Another receipt holds the key: reuse its effect, if its outcome is known."""
     act = c.act
     if (holder.connector, holder.operation) != (act.connector, act.operation):
         raise TenureError(
@@ -458,7 +448,7 @@ def _held(d: Draft, c: IntendAct, holder: ReceiptRow, outside: GovernanceFacts, 
     change_receipt(d, receipt, "reuse")
     receipt.source_run, receipt.source_no = holder.run_id, holder.no
     receipt.settled_at = d.now
-    # Kept here too: the other run may be gone before this one is.
+    # A copy of the result: the other run may be deleted before this one.
     receipt.result_ref = holder.result_ref if holder.run_id == d.run.id else d.payload(outside.result)
     d.edit_run().receipts += 1
     reply = ActReply(
@@ -501,22 +491,22 @@ def _receipt(d: Draft, c: IntendAct, verdict: VerdictRow, try_no: int, call_by: 
 
 
 def _call_by(d: Draft, attempt: AttemptRow, seconds: float) -> int:
-    """The moment after which a call is not begun or waited for: well before the lease ends."""
+    """The end of the call, some time before the lease ends."""
     until = min(d.now + us(seconds), attempt.expires_at - us(CALL_MARGIN_SECONDS))
     if until - d.now < us(min(seconds, CALL_SECONDS_MIN)):
         raise TenureError(
-            "LEASE_TOO_SHORT", "too little is left of the lease for a call; it is renewed before long"
+            "LEASE_TOO_SHORT", "the lease ends too soon for a call: try again after the next heartbeat"
         )
     return until
 
 
 def _call(d: Draft, no: int, call_by: int) -> ActReply:
-    seconds = (call_by - d.now) / SECOND_US
-    return ActReply("call", no=no, receipt_state="intent", call_by=call_by, call_seconds=seconds)
+    return ActReply(
+        "call", no=no, receipt_state="intent", call_by=call_by, call_seconds=(call_by - d.now) / SECOND_US
+    )
 
 
 def repeat(d: Draft, c: RepeatAct) -> Decision:
-    """Intend a call again under this lease; see law 5."""
     check_duration("call_seconds", c.call_seconds)
     step, attempt = require_act_lease(d, c)
     if step.state == "canceling":
@@ -525,25 +515,26 @@ def repeat(d: Draft, c: RepeatAct) -> Decision:
     if receipt.idx != c.idx:
         raise TenureError("RECEIPT_NOT_FOUND", f"step {step.name!r} has no receipt {c.no}")
     if receipt.state not in ("intent", "unknown"):
-        return Decision(_known(receipt, d.now) or ActReply("failed", no=c.no, receipt_state=receipt.state))
-    told_to = receipt.state == "intent" and receipt.settled_by is not None
-    if receipt.repeats not in SAFE_TO_REPEAT and not told_to:
+        return Decision(
+            _receipt_reply(receipt, d.now) or ActReply("failed", no=c.no, receipt_state=receipt.state)
+        )
+    by_person = receipt.state == "intent" and receipt.settled_by is not None
+    if receipt.repeats not in SAFE_TO_REPEAT and not by_person:
         return Decision(ActReply("open", no=c.no, receipt_state=receipt.state))
     frozen = freeze_reason(_outside(d, None, ()), d.run.workflow, receipt.connector)
     if frozen is not None:
-        _count_freezers(d, receipt.connector)
-        # The end of the step leaves the receipt to people: whether the first call was made is not known.
+        _involve_freezers(d, receipt.connector)
+        # The receipt becomes unknown when the step ends, because nobody knows whether the first call was made.
         return end_step_by_governance(d, step, "FROZEN", frozen, "repeat_act")
     call_by = _call_by(d, attempt, c.call_seconds)
     receipt = change_receipt(d, receipt, "repeat")
     receipt.n, receipt.call_by = c.n, call_by
     end_receipt_wait(d, receipt)
-    receipt.settled_by = None  # a person's "call again" is good for one call
+    receipt.settled_by = None  # a person's `retry` is good for one call
     return finish_decision(d, _call(d, c.no, call_by), "repeat_act")
 
 
 def current_receipt(d: Draft, no: int) -> ReceiptRow:
-    """A receipt of the run as it is by now."""
     found = d.snap.find_receipt(no)
     if found is None:
         raise TenureError("RECEIPT_NOT_FOUND", f"the run has no receipt {no}")
@@ -551,7 +542,7 @@ def current_receipt(d: Draft, no: int) -> ReceiptRow:
 
 
 def end_receipt_wait(d: Draft, receipt: ReceiptRow) -> None:
-    """Nobody has to say any more how an action ended."""
+    """Close the wait for a person who settles a receipt."""
     wait = None if receipt.wait_no is None else d.snap.find_wait(receipt.wait_no)
     receipt.wait_no = None
     if wait is not None and wait.state == "open":

@@ -14,10 +14,7 @@ from tenure.kernel.decide.termination import fail_planning, finish_decision, tim
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.run_rows import CLOSED_RUN, RunRow, RunSpecRow, StepRow
 from tenure.kernel.snapshot import AdmissionFacts, NotLoaded
-from tenure.limits import (
-    KEY_LINE_POLL_SECONDS,
-    KEY_POLL_SECONDS,
-)
+from tenure.limits import KEY_LINE_POLL_SECONDS, KEY_POLL_SECONDS
 
 
 def admit_if_possible(d: Draft, spec: RunSpecRow, *, over_rate: str) -> None:
@@ -43,12 +40,12 @@ def admit_if_possible(d: Draft, spec: RunSpecRow, *, over_rate: str) -> None:
     if run.concurrency_key is not None:
         facts = _facts(d, run, supersedes)
         if supersedes and facts.live_ids:
-            d.notes["supersedes"] = len(facts.live_ids)  # an event: what is owed is written with one
+            d.notes["supersedes"] = len(facts.live_ids)  # makes an event, which outbox rows need
             for run_id in facts.live_ids:
                 d.owe("cancel", run_id, {"reason": "SUPERSEDED"})
         first = facts.first_waiting_id in (None, run.id)
         if facts.holder_id is not None or not first:
-            # Whoever is first in line is also woken when the key is freed; the others have time.
+            # The first run in line is also woken when the key is freed, so the others check rarely.
             _look_again(run, d.now + us(KEY_POLL_SECONDS if first else KEY_LINE_POLL_SECONDS))
             return
     run.admitted_at = d.now
@@ -72,7 +69,6 @@ def _look_again(run: RunRow, moment: int) -> None:
 
 
 def admit(d: Draft, _c: Admit) -> Decision:
-    """Check again whether a queued run may begin."""
     run = d.run
     if run.status == "planning" and run.wake_at is not None and run.wake_at <= d.now:
         return fail_planning(d, "PLAN_FAILED", b"the planner took too long")

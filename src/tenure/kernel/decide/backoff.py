@@ -1,10 +1,10 @@
 """How long a failed step waits before it is tried again.
 
 Laws:
-1. No backoff reaches past the run's deadline (`kernel/retry.py`, law 2), but a deadline that stands still while a
-   person is asked is no end to wait for.
-2. So when the deadline stops, what was cut to it is made whole again, counted from the failure; when it goes on, what
-   now reaches past it is cut.
+1. No backoff reaches past the run's deadline (`kernel/retry.py`, law 2). While a person is asked, the deadline stands
+   still and limits nothing.
+2. So when the deadline stops, a backoff that was cut gets its full length again, counted from the failure. When the
+   deadline goes on, a backoff that now reaches past it is cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenure.kernel.run_rows import StepRow
 
 
 def delay_us(d: Draft, step: StepRow, cap: int | None) -> int:
-    """The delay after a step's newest failure, by its own backoff or its profile's, at most the cap."""
+    """The delay after a step's newest failure, by its own backoff or its profile's, and at most the cap."""
     timing = d.rules.timing
     backoff, jitter = timing.backoff, timing.jitter
     if step.spec and step.kind == "work":
@@ -28,7 +28,7 @@ def delay_us(d: Draft, step: StepRow, cap: int | None) -> int:
 
 
 def follow_deadline(d: Draft) -> None:
-    """Law 2, where this decision has stopped the run's deadline or let it go on."""
+    """Apply law 2 if this decision has stopped the run's deadline or let it go on."""
     run, before = d.run, d.snap.run
     if before is None or not run.steps_retry or run.deadline_at is None:
         return

@@ -1,11 +1,11 @@
-"""What a run has spent: lines per provider, model, currency and day, and the total that is compared with its budget.
+"""The costs of a run: lines per provider, model, currency and day, and the total that is compared with its budget.
 
 Laws:
-1. What was spent is counted in the commit that tells of it, once, like everything else in its message. The run that has
-   spent more than its budget ends there.
+1. Costs are counted once, in the commit of the message that reports them. A run that has spent more than its budget
+   ends in that commit.
 2. `run_spend` has the sum of the lines in the run's own currency; see `kernel.costs`.
-3. A run has so many lines at most; what comes later is counted as `others`, on the day that began.
-4. A message without costs loads nothing and writes nothing for them.
+3. A run has at most COST_LINES_PER_RUN_MAX lines. Later costs are counted in one line `others` per currency.
+4. A message without costs loads and writes nothing for them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.act_rows import CostLineRow
 from tenure.kernel.costs import DEFAULT_CURRENCY, OTHER_PROVIDERS, Cost
 from tenure.kernel.decide.receipts import current_run_spend, edit_run_spend
-from tenure.kernel.decide.validation import is_name
+from tenure.kernel.decide.validation import is_name, refuse_problems, text_problem
 from tenure.kernel.draft import Draft
 from tenure.limits import (
     COST_COUNT_MAX,
@@ -55,7 +55,6 @@ def add_spending(d: Draft, costs: tuple[Cost, ...]) -> bool:
 
 
 def sum_in_run_currency(d: Draft, costs: tuple[Cost, ...]) -> int:
-    """The part of the costs that is in the run's currency."""
     own = d.spec().currency or DEFAULT_CURRENCY
     return sum(cost.micros for cost in costs if cost.currency == own)
 
@@ -77,32 +76,25 @@ def _add(d: Draft, costs: tuple[Cost, ...]) -> None:
         row = by_key.get(key)
         if row is None and len(lines) >= COST_LINES_PER_RUN_MAX:
             key = OTHER_PROVIDERS, OTHER_PROVIDERS, cost.currency, day
-            row = next((one for one in lines.values() if _is_others(one, cost.currency)), None)
+            row = next(
+                (one for one in lines.values() if (one.provider, one.model, one.currency) == key[:3]), None
+            )
         if row is None:
             if len({one.currency for one in lines.values()} | {cost.currency}) > CURRENCIES_PER_RUN_MAX:
                 raise TenureError(
-                    "INVALID_INPUT", f"a run has costs in at most {CURRENCIES_PER_RUN_MAX} currencies"
+                    "INVALID_INPUT", f"a run may have costs in at most {CURRENCIES_PER_RUN_MAX} currencies"
                 )
-            row = CostLineRow(run.id, len(lines) + 1, run.tenant, run.workflow, day, *key[:3])
-            d.add(row)
+            row = d.add(CostLineRow(run.id, len(lines) + 1, run.tenant, run.workflow, day, *key[:3]))
             lines[row.no] = by_key[key] = row
         row = d.edit(row)
-        row.calls = min(row.calls + cost.calls, COST_TOTAL_MAX)
-        row.tokens_in = min(row.tokens_in + cost.tokens_in, COST_TOTAL_MAX)
-        row.tokens_out = min(row.tokens_out + cost.tokens_out, COST_TOTAL_MAX)
-        row.micros = min(row.micros + cost.micros, COST_TOTAL_MAX)
-
-
-def _is_others(row: CostLineRow, currency: str) -> bool:
-    return (row.provider, row.model, row.currency) == (OTHER_PROVIDERS, OTHER_PROVIDERS, currency)
+        for name, _ in _NUMBERS:
+            setattr(row, name, min(getattr(row, name) + getattr(cost, name), COST_TOTAL_MAX))
 
 
 def _check(costs: tuple[Cost, ...]) -> None:
     if len(costs) > COSTS_PER_MESSAGE_MAX:
-        raise TenureError("INVALID_INPUT", f"a message tells of at most {COSTS_PER_MESSAGE_MAX} costs")
-    problems = [problem for at, cost in enumerate(costs) for problem in _problems(f"spent[{at}]", cost)]
-    if problems:
-        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+        raise TenureError("INVALID_INPUT", f"a message may have at most {COSTS_PER_MESSAGE_MAX} costs")
+    refuse_problems([p for at, cost in enumerate(costs) for p in _problems(f"spent[{at}]", cost)])
 
 
 def _problems(at: str, cost: Cost) -> Iterator[Detail]:
@@ -112,7 +104,7 @@ def _problems(at: str, cost: Cost) -> Iterator[Detail]:
         ("currency", COST_CURRENCY_CHARS_MAX),
     ):
         if not is_name(getattr(cost, name), 1, most):
-            yield Detail(f"{at}.{name}", f"{at}.{name} must have 1 to {most} printable characters")
+            yield text_problem(f"{at}.{name}", 1, most)
     for name, most in _NUMBERS:
         if not 0 <= getattr(cost, name) <= most:
             yield Detail(f"{at}.{name}", f"{at}.{name} must be 0 to {most}")

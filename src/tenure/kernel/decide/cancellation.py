@@ -11,16 +11,11 @@ from tenure.kernel.commands import CancelStep, RequestCancel
 from tenure.kernel.decide.termination import end_step, finish_decision
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.machines import LEASED_STEP
-from tenure.kernel.run_rows import (
-    CLOSED_RUN,
-    QUESTIONS,
-    StepRow,
-)
+from tenure.kernel.run_rows import CLOSED_RUN, QUESTIONS, StepRow
 from tenure.kernel.separation_of_duties import add_involved_people
 
 
 def request_cancel(d: Draft, c: RequestCancel) -> Decision:
-    """Cancel the steps without a lease, and ask the holders of live leases to stop."""
     run = d.run
     if run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already", status=run.status)
@@ -38,20 +33,15 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
         d.need_attempts(steps)
         if run.waits_open:
             ending = [step.idx for step in steps if step.state not in LEASED_STEP]
-            d.need_approvals(w.no for idx in ending for w in d.open_waits_of(idx) if w.kind in QUESTIONS)
+            d.need("approval", (w.no for idx in ending for w in d.open_waits_of(idx) if w.kind in QUESTIONS))
         for step in steps:
             cancel_open_step(d, step)
-    return finish_cancel(d)
-
-
-def finish_cancel(d: Draft) -> Decision:
     decision = finish_decision(d, None, "cancel")
     decision.result = {"status": d.run.status, "again": False}
     return decision
 
 
 def cancel_open_step(d: Draft, step: StepRow) -> None:
-    """Cancel a step without a lease at once; otherwise ask its holder to stop."""
     if step.state == "pending":
         end_step(d, d.move(step, "drop"), "STEP_CANCELED")
     elif d.can_move(step, "request_cancel"):

@@ -19,7 +19,7 @@ from tenure.kernel.run_rows import CheckpointRow
 from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, CHECKPOINTS_PER_RUN_MAX
 
 ABANDONED_WAIT_KINDS = frozenset({"approval", "event", "time"})
-"""Waits that code can abandon. A child goes on, whether or not somebody waits for it."""
+"""The kinds of waits that code can abandon. A child goes on, even if no step waits for it."""
 
 
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:
@@ -43,8 +43,8 @@ def write_checkpoint(d: Draft, c: RecordCheckpoint) -> bool:
         return False
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None or c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
-        require_lease(d, c)  # says what is wrong
-        raise AssertionError("hold accepts what checkpoint refuses")
+        require_lease(d, c)  # raises the error
+        raise AssertionError("require_lease accepts what write_checkpoint refuses")
     if attempt.lease != "active":
         raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
     if old is not None and old.n == c.n and c.seq < old.seq:
@@ -57,12 +57,12 @@ def write_checkpoint(d: Draft, c: RecordCheckpoint) -> bool:
         if run.checkpoints > CHECKPOINTS_PER_RUN_MAX:
             raise TenureError(
                 "CHECKPOINT_LIMIT",
-                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints; tenure.restart(…) goes on as a new run",
+                f"a run has at most {CHECKPOINTS_PER_RUN_MAX} checkpoints; tenure.restart(…) continues as a new run",
             )
     state = c.state if old is None or old.state != "done" else "done"
     salt = output = None
     if old is not None and c.state != state:
-        output_ref = old.output_ref  # what it returned when it was done
+        output_ref = old.output_ref  # a done checkpoint keeps its result
         salt, output = old.salt, old.output
     elif (
         state == "done"
@@ -70,7 +70,7 @@ def write_checkpoint(d: Draft, c: RecordCheckpoint) -> bool:
         and c.output is not None
         and len(c.output) <= CHECKPOINT_OUTPUT_BYTES_MAX
     ):
-        output = c.output  # it is not recorded again, so nothing takes its place
+        output = c.output  # it is never recorded again, so its output stays
         output_ref, salt = d.kept(output)
     else:
         output_ref = d.payload(c.message if state == "failed" else c.output)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tenure import ids
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
@@ -15,11 +16,11 @@ from tenure.kernel.commands import AcceptPlan, CreateRun, FailPlan
 from tenure.kernel.decide.admission import admit_if_possible
 from tenure.kernel.decide.leases import grant_lease
 from tenure.kernel.decide.plans import add_plan
-from tenure.kernel.decide.termination import fail_planning, finish_decision
-from tenure.kernel.decide.validation import request_problems
+from tenure.kernel.decide.termination import check_run_open, fail_planning, finish_decision
+from tenure.kernel.decide.validation import refuse_problems, request_problems
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.lease_types import Lease
-from tenure.kernel.run_rows import CLOSED_RUN, CheckpointRow, IdempotencyRow, RunRow, RunSpecRow, StepRow
+from tenure.kernel.run_rows import CheckpointRow, IdempotencyRow, RunRow, RunSpecRow, StepRow
 from tenure.kernel.separation_of_duties import people_in_new_run
 
 
@@ -39,11 +40,9 @@ def create(d: Draft, c: CreateRun) -> Decision:
     if d.snap.run is not None:
         if c.parent_id is not None and d.snap.find_spec().parent_id == c.parent_id:
             return Decision(CreatedRun(c.run_id, d.snap.run.status, again=True))
-        raise TenureError("RUN_ID_TAKEN", "there is a run with this id")
+        raise TenureError("RUN_ID_TAKEN", f"run {ids.run_text(c.run_id)!r} exists already: choose another id")
     profile = profiles.get(c.profile)
-    problems = list(request_problems(c))
-    if problems:
-        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+    refuse_problems([*request_problems(c)])
     caps = [d.snap.caps[scope] for scope in ("", f"wf:{c.workflow}") if scope in d.snap.caps]
     rated = any(cap.max_runs_per_min is not None for cap in caps)
     timeout = c.timeout_seconds if c.timeout_seconds is not None else profile.timing.run_timeout_seconds
@@ -105,29 +104,28 @@ def create(d: Draft, c: CreateRun) -> Decision:
     if c.plan is not None:
         add_plan(d, c.plan, profile, c.priority, spec.input_ref)
         run.planned = True
-        _take_over(d, c)
+        _reuse_checkpoints(d, c)
         d.show("queued")
         admit_if_possible(d, spec, over_rate=c.over_rate)
         if c.eager is not None and run.admitted_at is not None and not _capped(d):
             step = next((s for s in d.changed.values() if isinstance(s, StepRow) and s.claimable), None)
             if step is not None:
                 lease = grant_lease(d, step, c.eager)
-                d.ready = run.steps_ready > 0  # nobody has to be woken for what is taken already
+                d.ready = run.steps_ready > 0  # workers need not be woken for the step that was just leased
                 lease.input = c.input if step.input_ref == spec.input_ref else None
     decision = finish_decision(d, None, "create")
     decision.result = CreatedRun(c.run_id, d.run.status, lease, at=d.now)
     return decision
 
 
-def _take_over(d: Draft, c: CreateRun) -> None:
+def _reuse_checkpoints(d: Draft, c: CreateRun) -> None:
     """Copy the resumable checkpoints of the resumed run to the first step."""
     run = d.edit_run()
     for no, old in enumerate(c.reuse, start=1):
-        output_ref = d.payload(old.output)
         d.add(
             CheckpointRow(
                 run.id, 0, old.name, no, "done", 0, 0, True, old.idempotent, old.arguments, d.now,
-                output_ref=output_ref, meta=old.meta,
+                output_ref=d.payload(old.output), meta=old.meta,
             )
         )  # fmt: skip
     if c.reuse:
@@ -140,27 +138,25 @@ def _capped(d: Draft) -> bool:
 
 
 def accept_plan(d: Draft, c: AcceptPlan) -> Decision:
-    _must_plan(d)
+    _check_planning(d)
     spec = d.spec()
     run = d.edit_run()
     add_plan(d, c.plan, d.rules, spec.priority, spec.input_ref)
     run.planned = True
     d.show("queued")
     if run.rated or run.concurrency_key is not None:
-        run.wake_at = d.now  # admission looks beyond the run, under its tenant's lock: Admit does that
+        run.wake_at = d.now  # admission needs the tenant's lock, which Admit takes
     else:
         admit_if_possible(d, spec, over_rate="delay")
     return finish_decision(d, {"steps": run.steps_total}, "plan_ready")
 
 
 def fail_plan(d: Draft, c: FailPlan) -> Decision:
-    _must_plan(d)
+    _check_planning(d)
     return fail_planning(d, c.code, c.message)
 
 
-def _must_plan(d: Draft) -> None:
-    run = d.run
-    if run.status in CLOSED_RUN:
-        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
-    if run.status != "planning":
-        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {run.status}: it has its plan")
+def _check_planning(d: Draft) -> None:
+    check_run_open(d)
+    if d.run.status != "planning":
+        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {d.run.status} and has a plan already")

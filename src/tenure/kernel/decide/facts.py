@@ -1,4 +1,4 @@
-"""Facts that are not states: paused, reported, sealed, labels, metadata, involved people; and deletion."""
+"""Facts that are not states: paused, reported, sealed, labels, metadata, involved people. Also deletion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tenure.kernel.commands import (
     Unpause,
     UpdateMetadata,
 )
-from tenure.kernel.decide.termination import finish_decision
+from tenure.kernel.decide.termination import check_run_open, finish_decision
 from tenure.kernel.decide.validation import metadata_problems
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.run_rows import CLOSED_RUN
@@ -24,14 +24,13 @@ from tenure.kernel.separation_of_duties import add_involved_people
 from tenure.kernel.state_machine import REPORTER
 
 
-def _must_be_open(d: Draft) -> None:
-    if d.run.status in CLOSED_RUN:
-        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status} already")
+def _check_finished(d: Draft, rule: str) -> None:
+    if d.run.status not in CLOSED_RUN:
+        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {d.run.status}: {rule}")
 
 
 def pause(d: Draft, _c: Pause) -> Decision:
-    """Grant no new leases. Work that has started and deadlines go on."""
-    _must_be_open(d)
+    check_run_open(d)
     if d.run.paused:
         return Decision({"paused": True, "again": True})
     d.edit_run().paused = True
@@ -42,8 +41,7 @@ def pause(d: Draft, _c: Pause) -> Decision:
 
 
 def unpause(d: Draft, _c: Unpause) -> Decision:
-    """Allow leases again, also for a parked run."""
-    _must_be_open(d)
+    check_run_open(d)
     if not d.run.paused and d.run.parked is None:
         return Decision({"paused": False, "again": True})
     run = d.edit_run()
@@ -57,20 +55,12 @@ def unpause(d: Draft, _c: Unpause) -> Decision:
     return finish_decision(d, {"paused": False, "again": False}, "unpause")
 
 
-def _must_have_outcome(d: Draft) -> None:
-    if d.run.status not in CLOSED_RUN:
-        raise TenureError(
-            "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: there is no outcome to report yet"
-        )
-
-
 def mark_reported(d: Draft, c: MarkReported) -> Decision:
-    """Record that the outcome was reported. Only the reporter, which is part of the system, sends this."""
     if c.context.initiator != "system":
         raise TenureError(
             "FORBIDDEN", f"only the status reporter marks a run as reported, not {c.context.actor!r}"
         )
-    _must_have_outcome(d)
+    _check_finished(d, "there is no outcome to report yet")
     if d.run.reported_at is not None:
         return Decision({"again": True})
     d.edit_run().reported_at = d.now
@@ -79,8 +69,7 @@ def mark_reported(d: Draft, c: MarkReported) -> Decision:
 
 
 def attest_reported(d: Draft, c: AttestReported) -> Decision:
-    """Record who says that the outcome was reported. The first statement stays, and no status changes."""
-    _must_have_outcome(d)
+    _check_finished(d, "there is no outcome to report yet")
     spec = d.spec()
     again = spec.reported_stated_at is not None
     if not again:
@@ -92,10 +81,7 @@ def attest_reported(d: Draft, c: AttestReported) -> Decision:
 
 def seal(d: Draft, c: SealRun) -> Decision:
     """Seal the history up to now. Evidence that lacks the newest events is refused (RUN_MOVED_ON)."""
-    if d.run.status not in CLOSED_RUN:
-        raise TenureError(
-            "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: only a finished run is sealed"
-        )
+    _check_finished(d, "only a finished run is sealed")
     if d.run.sealed_at is not None:
         return Decision({"again": True})
     if c.parts:
@@ -103,7 +89,7 @@ def seal(d: Draft, c: SealRun) -> Decision:
         if (last.events, last.head) != (d.run.version, d.run.head.hex()):
             raise TenureError(
                 "RUN_MOVED_ON",
-                f"the history has {d.run.version} events by now; {last.events} were to be sealed",
+                f"the evidence covers {last.events} events, but the history has {d.run.version}: collect it again",
             )
         d.notes["evidence"] = [[part.no, part.events, part.head, part.sha256] for part in c.parts]
     d.edit_run().sealed_at = d.now
@@ -111,7 +97,6 @@ def seal(d: Draft, c: SealRun) -> Decision:
 
 
 def update_metadata(d: Draft, c: UpdateMetadata) -> Decision:
-    """Change labels and metadata, at any time. The history gets their salted digest."""
     spec = d.edit(d.spec())
     for name, text in (("labels", c.labels), ("metadata", c.metadata)):
         if text is None:
@@ -133,7 +118,6 @@ def _merged(old: str, changes: str) -> str:
 
 
 def involve_people(d: Draft, c: InvolvePeople) -> Decision:
-    """Record more people as involved. There is an event only if somebody is new."""
     before = d.spec().involved
     add_involved_people(d, c.context, c.involved)
     if d.spec().involved == before:
@@ -142,11 +126,7 @@ def involve_people(d: Draft, c: InvolvePeople) -> Decision:
 
 
 def delete(d: Draft, _c: DeleteRun) -> Decision:
-    """Delete a finished, sealed run."""
-    if d.run.status not in CLOSED_RUN:
-        raise TenureError(
-            "RUN_INVALID_TRANSITION", f"the run is {d.run.status}: only a finished run is deleted"
-        )
+    _check_finished(d, "only a finished run is deleted")
     if d.run.sealed_at is None:
         raise TenureError("RUN_NOT_SEALED", "the run's history is not sealed yet")
     return Decision({"deleted": True}, deleted=True)

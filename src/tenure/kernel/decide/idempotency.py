@@ -1,4 +1,5 @@
 """Answers a creation whose idempotency key was used before.
+
 Laws:
 1. There is never a second run, whatever the key's record says: the run keeps its key forever (rule 8).
 2. With a record (`answer_recorded_key`), the stored answer is repeated until it expires, a different request is
@@ -29,18 +30,20 @@ def answer_same_key(c: CreateRun, spec: RunSpecRow, run: RunRow | None, now: int
         return CreatedRun(run.id, run.status, again=True)
     name = ids.run_text(spec.run_id)
     if run.status in CLOSED_RUN:
-        raise TenureError("IDEMPOTENCY_KEY_REUSED", f"the key made {name} from another request", run_id=name)
+        raise TenureError(
+            "IDEMPOTENCY_KEY_REUSED", f"the key created {name} from another request", run_id=name
+        )
     raise TenureError("IDEMPOTENCY_CONFLICT", f"the key is in use by {name} for another request", run_id=name)
 
 
 def answer_recorded_key(
     c: CreateRun, spec: RunSpecRow | None, run: RunRow | None, record: IdempotencyRow | None
 ) -> CreatedRun:
-    """The answer to a creation with a record, where the key has a run, a stored record, or both."""
+    """The answer if the key has a run, a stored record, or both."""
     if record is None:
         assert spec is not None, "a key without a run and without a record has not been used"
         raise key_expired_error(
-            spec.run_id, "was made long ago" if run is not None else "has been deleted since"
+            spec.run_id, "was created long ago" if run is not None else "has been deleted since"
         )
     if spec is None or record.status == "processing" or record.request_hash != c.request_hash:
         raise key_refused_error(record)
@@ -51,7 +54,7 @@ def key_expired_error(run_id: int, what: str) -> TenureError:
     """The stored answer has expired, but the run is known."""
     name = ids.run_text(run_id)
     return TenureError(
-        "IDEMPOTENCY_EXPIRED", f"the key made {name}, which {what}", (Detail("run_id", name),), run_id=name
+        "IDEMPOTENCY_EXPIRED", f"the key created {name}, which {what}", (Detail("run_id", name),), run_id=name
     )
 
 
@@ -61,6 +64,8 @@ def key_refused_error(record: IdempotencyRow) -> TenureError:
     named = "" if run is None else f" (about {run})"
     details = () if run is None else (Detail("run_id", run),)
     if record.status == "processing":
-        said = f"another request has this key and is in process{named}"
+        said = f"another request with this key is being processed{named}"
         return TenureError("IDEMPOTENCY_CONFLICT", said, details, run_id=run)
-    return TenureError("IDEMPOTENCY_KEY_REUSED", f"another request had this key{named}", details, run_id=run)
+    return TenureError(
+        "IDEMPOTENCY_KEY_REUSED", f"the key was used for another request{named}", details, run_id=run
+    )

@@ -26,6 +26,7 @@ from tenure.kernel.commands import (
     Claimant,
     ClaimStep,
     Complete,
+    CostCommand,
     ExpireDeadLease,
     Fail,
     Heartbeat,
@@ -43,7 +44,13 @@ from tenure.kernel.costs import Cost
 from tenure.kernel.decide.backoff import delay_us
 from tenure.kernel.decide.budget import add_spending
 from tenure.kernel.decide.ready_steps import make_ready
-from tenure.kernel.decide.termination import close_waits, end_over_budget, end_step, finish_decision
+from tenure.kernel.decide.termination import (
+    check_run_open,
+    close_waits,
+    end_over_budget,
+    end_step,
+    finish_decision,
+)
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.lease_types import Lease, LeaseReply
 from tenure.kernel.run_rows import CLOSED_RUN, WAITS_AT_END, AttemptRow, StaleMessageRow, StepRow
@@ -58,15 +65,11 @@ OVER_BUDGET_REPLY = LeaseReply("refused", outcome="BUDGET_EXCEEDED")
 
 
 class AlreadyAnswered(Exception):
-    """The message was answered before, with `reply`."""
-
     def __init__(self, reply: LeaseReply) -> None:
         self.reply = reply
 
 
 class StaleMessage(Exception):
-    """The lease of the message has ended."""
-
     def __init__(self, row: StaleMessageRow, error: TenureError) -> None:
         self.row = row
         self.error = error
@@ -90,7 +93,7 @@ MESSAGE_TYPES: dict[type[RunCommand], str] = {
     RepeatAct: "repeat_act",
     SettleAct: "settle_act",
 }
-"""The word for each message in the database (`attempt.last_message`, `stale.message`)."""
+"""The name of each message in the database (`attempt.last_message`, `stale_message.message`)."""
 
 
 def require_lease(d: Draft, c: LeaseCommand, *, active: bool = True) -> tuple[StepRow, AttemptRow]:
@@ -99,7 +102,7 @@ def require_lease(d: Draft, c: LeaseCommand, *, active: bool = True) -> tuple[St
     attempt = d.snap.find_attempt(c.idx, c.n)
     if attempt is None:
         raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
-    # attempt.seq cannot tell a repeat: heartbeats raise it too.
+    # attempt.seq does not show a repeat, because heartbeats raise it, too.
     if attempt.last_message == f"{MESSAGE_TYPES[type(c)]} {c.seq}":
         raise AlreadyAnswered(_decode(attempt.answer))
     if c.n != step.attempt or attempt.ended_at is not None or attempt.expires_at <= d.now:
@@ -135,12 +138,10 @@ def claim(d: Draft, c: ClaimStep) -> Decision:
         raise TenureError(
             "RUN_INVALID_TRANSITION", f"step {step.name!r} is {step.state} and cannot be claimed"
         )
-    lease = grant_lease(d, step, c.by)
-    return finish_decision(d, lease, "claim")
+    return finish_decision(d, grant_lease(d, step, c.by), "claim")
 
 
 def grant_lease(d: Draft, step: StepRow, by: Claimant) -> Lease:
-    """Grant the lease of a ready step, and charge the attempt."""
     step = d.move(step, "claim_and_ack" if by.ack else "claim")
     run = d.edit_run()
     d.mark_started(run)
@@ -258,12 +259,9 @@ def report_cost(d: Draft, c: ReportCost) -> Decision:
 def complete(d: Draft, c: Complete, spent: tuple[Cost, ...]) -> Decision:
     """The step succeeded, unless a cancel was requested or the run exceeds its budget. `spent` includes the last
     checkpoint's costs."""
-    step, attempt = require_lease(d, c)
-    over = add_spending(d, spent)
-    if step.state == "canceling":
-        return _late(d, c, step, attempt, c.output, c.cost, "complete")
-    if over:
-        return _too_dear(d, c, step, c.output, c.cost, "complete")
+    step, _ = require_lease(d, c)
+    if add_spending(d, spent) or step.state == "canceling":
+        return _refuse_result(d, c, step, c.output, "complete")
     children = _children_to_await(d, step) if d.run.children_open else []
     output_ref = d.payload(c.output)
     step = d.move(step, "complete_waiting" if children else "complete")
@@ -273,7 +271,7 @@ def complete(d: Draft, c: Complete, spent: tuple[Cost, ...]) -> Decision:
     step.charged = 0
     reply = keep_answer(d, c, attempt, LeaseReply("suspended") if children else OK_REPLY)
     if children:
-        # Its result is kept, and counts when the last of them has ended (`closing.settle_wait`).
+        # The result counts when the last child has ended (`termination.settle_wait`).
         step.output_ref = output_ref
         step.waits_on = ",".join([WAITS_AT_END, *map(str, children)])
         step.wake_at = None
@@ -298,48 +296,47 @@ def suspend_step(d: Draft, step: StepRow, waits: list[int], *, approval: bool) -
     return LeaseReply("suspended")
 
 
-def _late(
+def end_step_and_lease(
     d: Draft,
     c: LeaseCommand,
     step: StepRow,
-    attempt: AttemptRow,
-    output: bytes | None,
-    cost: str | None,
+    move: str,
+    reply: LeaseReply,
     kind: str,
+    *,
+    reason: str = "RUN_CANCELED",
+    code: str = "STEP_CANCELED",
+    cost: str | None = None,
 ) -> Decision:
-    """A result after a cancel request: it is stored as evidence, and the step ends canceled."""
-    evidence = d.payload(output)
-    if evidence is not None:
-        d.notes["late_result"] = evidence
-    step = d.move(step, "late_result")
+    """End a step with its attempt: the attempt gets `reason`, the step `code`. By default both are canceled."""
+    step = d.move(step, move)
     attempt = d.attempt_of(step)
     attempt.cost = cost or attempt.cost
-    attempt.reason = "RUN_CANCELED"
-    reply = keep_answer(d, c, attempt, LeaseReply(cancel=True, late=True))
-    end_step(d, step, "STEP_CANCELED")
+    attempt.reason = reason
+    keep_answer(d, c, attempt, reply)
+    end_step(d, step, code)
     return finish_decision(d, reply, kind)
 
 
-def _too_dear(
-    d: Draft, c: LeaseCommand, step: StepRow, output: bytes | None, cost: str | None, kind: str
-) -> Decision:
-    """A result that exceeds the run's budget: it is stored as evidence, and the run ends."""
+def _refuse_result(d: Draft, c: CostCommand, step: StepRow, output: bytes | None, kind: str) -> Decision:
+    """Store a result that does not count as evidence. After a cancel request the step ends canceled; otherwise the
+    run exceeds its budget, and ends."""
     evidence = d.payload(output)
     if evidence is not None:
         d.notes["late_result"] = evidence
+    if step.state == "canceling":
+        reply = LeaseReply(cancel=True, late=True)
+        return end_step_and_lease(d, c, step, "late_result", reply, kind, cost=c.cost)
     attempt = d.edit(d.attempt_of(step))
-    attempt.cost = cost or attempt.cost
+    attempt.cost = c.cost or attempt.cost
     return end_over_budget(d, keep_answer(d, c, attempt, OVER_BUDGET_REPLY), kind)
 
 
 def fail(d: Draft, c: Fail) -> Decision:
     """The step failed. It is retried after a backoff if the failure is retryable and attempts are left."""
-    step, attempt = require_lease(d, c)
-    over = add_spending(d, c.spent)
-    if step.state == "canceling":
-        return _late(d, c, step, attempt, c.message or None, c.cost, "fail")
-    if over:
-        return _too_dear(d, c, step, c.message or None, c.cost, "fail")
+    step, _ = require_lease(d, c)
+    if add_spending(d, c.spent) or step.state == "canceling":
+        return _refuse_result(d, c, step, c.message or None, "fail")
     error_ref = d.payload(c.message or None)
     retryable = c.retryable
     if retryable is None:
@@ -362,7 +359,7 @@ def retry_or_end_step(d: Draft, step: StepRow, code: str, error_ref: int | None,
         end_step(d, step, code, error_ref=error_ref)
         return
     deadline = d.run.deadline_at
-    # A deadline that stands still while a person is asked is no end to wait for.
+    # While a person is asked, the deadline stands still and does not limit the backoff.
     cap = None if deadline is None or d.run.steps_approval else deadline - d.now
     delay = delay_us(d, step, cap)
     if delay <= 0:
@@ -372,34 +369,23 @@ def retry_or_end_step(d: Draft, step: StepRow, code: str, error_ref: int | None,
 
 
 def release(d: Draft, c: Release) -> Decision:
-    step, attempt = require_lease(d, c, active=False)
-    return _give_back(d, c, step, attempt, "release", None)
+    return _give_back(d, c, "release")
 
 
 def park(d: Draft, c: Park) -> Decision:
-    """Give the step back because the code does not match the history. Nobody claims it until somebody unpauses the
-    run."""
-    step, attempt = require_lease(d, c, active=False)
-    return _give_back(d, c, step, attempt, "park", c.why)
+    """Give the step back because the code does not match the history. No worker can claim it until a person unpauses
+    the run."""
+    return _give_back(d, c, "park", c.why)
 
 
-def _give_back(
-    d: Draft, c: LeaseCommand, step: StepRow, attempt: AttemptRow, kind: str, parked: str | None
-) -> Decision:
+def _give_back(d: Draft, c: LeaseCommand, kind: str, parked: str | None = None) -> Decision:
+    step, _ = require_lease(d, c, active=False)
     if step.state == "canceling":
-        step = d.move(step, "release_canceling")
-        attempt = d.attempt_of(step)
-        attempt.reason = "RUN_CANCELED"
-        reply = keep_answer(d, c, attempt, LeaseReply(cancel=True))
-        end_step(d, step, "STEP_CANCELED")
-        return finish_decision(d, reply, kind)
+        return end_step_and_lease(d, c, step, "release_canceling", LeaseReply(cancel=True), kind)
     if step.unsafe:
-        step = d.move(step, "revoke_final")
-        attempt = d.attempt_of(step)
-        attempt.reason = kind
-        reply = keep_answer(d, c, attempt, OK_REPLY)
-        end_step(d, step, "RUN_RESUME_FAILED")
-        return finish_decision(d, reply, kind)
+        return end_step_and_lease(
+            d, c, step, "revoke_final", OK_REPLY, kind, reason=kind, code="RUN_RESUME_FAILED"
+        )
     if parked is not None:
         d.edit_run().parked = parked
         for other in d.open_steps() if d.run.steps_ready else ():
@@ -415,15 +401,10 @@ def _give_back(
 
 
 def ack_cancel(d: Draft, c: AckCancel) -> Decision:
-    step, attempt = require_lease(d, c)
+    step, _ = require_lease(d, c)
     if step.state != "canceling":
-        raise TenureError("RUN_INVALID_TRANSITION", "nobody asked for a cancel")
-    step = d.move(step, "cancel_ack")
-    attempt = d.attempt_of(step)
-    attempt.reason = "RUN_CANCELED"
-    reply = keep_answer(d, c, attempt, OK_REPLY)
-    end_step(d, step, "STEP_CANCELED")
-    return finish_decision(d, reply, "cancel_ack")
+        raise TenureError("RUN_INVALID_TRANSITION", "no cancellation of this step was requested")
+    return end_step_and_lease(d, c, step, "cancel_ack", OK_REPLY, "cancel_ack")
 
 
 # --------------------------------------------------------------------------------------- lost leases
@@ -431,12 +412,11 @@ def ack_cancel(d: Draft, c: AckCancel) -> Decision:
 
 def revoke(d: Draft, c: RevokeLease) -> Decision:
     step = d.step(c.idx)
-    if d.run.status in CLOSED_RUN:
-        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status} already")
+    check_run_open(d)
     if d.snap.find_attempt(c.idx, c.n) is None:
         raise TenureError("LEASE_NOT_FOUND", f"step {c.idx} has no attempt {c.n}")
     if c.n != step.attempt or d.attempt_of(step).ended_at is not None:
-        raise TenureError("LEASE_STALE", "that lease has ended already")
+        raise TenureError("LEASE_STALE", f"the lease of attempt {c.n} has ended already")
     add_involved_people(d, c.context, c.involved)
     if step.state == "canceling":
         end_lost_cancel(d, d.move(step, "force_cancel"))
@@ -446,9 +426,8 @@ def revoke(d: Draft, c: RevokeLease) -> Decision:
 
 
 def expire_dead_lease(d: Draft, c: ExpireDeadLease) -> Decision:
-    """End a lease whose holder is proven dead, as if it had expired. It is charged like any lost lease. A holder
-    that sent a heartbeat a moment ago is not considered dead, whatever was proven: hosts made from one image
-    may look like one host."""
+    """End a lease whose holder is proven dead, as if it had expired. It is charged like any lost lease. A holder that sent
+    a heartbeat a moment ago is not dead, in spite of the proof: two hosts made from one image may look like one."""
     if d.run.status in CLOSED_RUN:
         return Decision(False)
     step = d.step(c.idx)
@@ -475,9 +454,13 @@ def end_lost_cancel(d: Draft, step: StepRow) -> None:
 
 
 def lose_lease(d: Draft, step: StepRow, move: str) -> None:
-    """A lease expired (`expire`) or was revoked (`revoke`): the profile says how the step recovers."""
-    reason = recovery_failure(d, step)
-    if reason is None and step.charged >= step.max_attempts:
+    """Recover a step whose lease expired (`expire`) or was revoked (`revoke`), as its profile says."""
+    reason = None
+    if step.unsafe:
+        reason = "RUN_RESUME_FAILED"
+    elif d.rules.recovery == "resume_or_fail" and not step.recorded:
+        reason = "RUN_ORPHANED"
+    elif step.charged >= step.max_attempts:
         reason = "STEP_LOST"
     step = d.move(step, move if reason is None else f"{move}_final")
     d.edit(d.attempt_of(step)).reason = "STEP_LOST"
@@ -486,12 +469,3 @@ def lose_lease(d: Draft, step: StepRow, move: str) -> None:
         make_ready(d, step)
     else:
         end_step(d, step, reason)
-
-
-def recovery_failure(d: Draft, step: StepRow) -> str | None:
-    """The code with which a lost step must end; None: it can go on."""
-    if step.unsafe:
-        return "RUN_RESUME_FAILED"
-    if d.rules.recovery == "resume_or_fail" and not step.recorded:
-        return "RUN_ORPHANED"
-    return None

@@ -1,6 +1,6 @@
 """Runs that a run starts: children, and the run that a restart continues as.
 Law: a run that cannot be created (unknown profile, invalid plan, too large) is refused when it is asked for, while
-the caller can still be told.
+the caller can still get the error.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ from tenure.kernel.decide.plans import check_plan
 from tenure.kernel.decide.validation import check_command
 from tenure.kernel.draft import Decision, Draft, check_payload_size
 from tenure.kernel.new_run import build_create_run
-from tenure.kernel.run_rows import RunRow, RunSpecRow
 from tenure.kernel.run_terms import RunTerms
-
-
-def _trigger(run: RunRow, spec: RunSpecRow) -> Trigger:
-    return msgspec.convert({"type": spec.trigger_type, "ref": spec.trigger_ref, "repo": run.repo}, Trigger)
 
 
 def owe_run(
@@ -38,7 +33,15 @@ def owe_run(
     """Owe the creation of another run of the same tenant and workspace, for the same requester. A restart
     (`again`) may spend what is left of the budget after `spent`."""
     run, spec = d.run, d.spec()
-    terms = _left(d, spec, spent) if again else asked.terms
+    terms = asked.terms
+    trigger = Trigger("child")
+    if again:
+        left = budget_left(d)
+        budget = None if left is None else max(0, left - sum_in_run_currency(d, spent))
+        terms = RunTerms(budget=budget, currency=spec.currency, compensate=spec.compensate)
+        trigger = msgspec.convert(
+            {"type": spec.trigger_type, "ref": spec.trigger_ref, "repo": run.repo}, Trigger
+        )
     check_plan(asked.plan, profiles.get(asked.profile or run.profile), {}, 0)
     for body in (asked.input, *(part.input for part in asked.plan)):
         check_payload_size(body)
@@ -48,7 +51,7 @@ def owe_run(
         profile=asked.profile or run.profile,
         plan=asked.plan,
         input=asked.input,
-        trigger=_trigger(run, spec) if again else Trigger("child"),
+        trigger=trigger,
         source="child",
         over_rate="delay",
         timeout_seconds=asked.timeout_seconds,
@@ -71,23 +74,13 @@ def owe_run(
     d.owe("create", asked.run_id, command)
 
 
-def _left(d: Draft, spec: RunSpecRow, spent: tuple[Cost, ...]) -> RunTerms:
-    """The terms of the run that a restart continues as."""
-    left = budget_left(d)
-    return RunTerms(
-        budget=None if left is None else max(0, left - sum_in_run_currency(d, spent)),
-        currency=spec.currency,
-        compensate=spec.compensate,
-    )
-
-
 def complete(d: Draft, c: Complete) -> Decision:
     """The step succeeded, perhaps with a last checkpoint. With `restart`, its run ends and continues as another
     run, which takes its place at the parent and holds its concurrency key."""
     spent = c.spent
     if c.last is not None:
         if (c.last.run_id, c.last.idx, c.last.n) != (c.run_id, c.idx, c.n):
-            raise TenureError("INVALID_INPUT", "the last checkpoint is another lease's")
+            raise TenureError("INVALID_INPUT", "`last` is the checkpoint of another lease")
         check_command(c.last)
         if write_checkpoint(d, c.last):
             spent += c.last.spent
@@ -99,7 +92,8 @@ def complete(d: Draft, c: Complete) -> Decision:
         run, spec = d.run, d.spec()
         if run.steps_total != 1 or c.restart.run_id == run.id:
             raise TenureError(
-                "INVALID_INPUT", "only a run of one body goes on as another run, with an id of its own"
+                "INVALID_INPUT",
+                "only a run with a single body can restart, and the new run needs an id of its own",
             )
         if any(child.on_close == "wait" for child in (d.snap.open_children() if run.children_open else ())):
             raise TenureError("INVALID_INPUT", "a run with children that it must wait for cannot restart yet")

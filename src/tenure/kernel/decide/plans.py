@@ -1,4 +1,5 @@
-"""Plans: how they are checked, and how their steps are made.
+"""Plans: their checks, and their steps.
+
 Law: a plan is checked as a whole before any of it is used: unique names, known needs, no cycle, limits.
 """
 
@@ -18,11 +19,10 @@ from tenure.kernel.decide.validation import step_problems
 from tenure.kernel.draft import Draft
 from tenure.kernel.profile import Profile
 from tenure.kernel.run_rows import RunRow, StepRow
-from tenure.limits import (
-    STEPS_PER_RUN_MAX,
-)
+from tenure.limits import STEPS_PER_RUN_MAX
 
-# ----------------------------------------------------------------------------------------------- plans
+CHECKED_PLAN_STEPS_MAX = 32
+"""Plans of up to this length are checked once and then found in a cache."""
 
 
 def check_plan(
@@ -33,7 +33,7 @@ def check_plan(
     behind: str | None = None,
 ) -> list[list[str]]:
     """The needs of each step by name. Raises PLAN_INVALID with every problem. `behind` is the step before the
-    first one, where steps run strictly in order."""
+    first one, if steps run strictly in order."""
     problems: list[Detail] = []
     if not plan:
         problems.append(Detail("plan", "a plan has at least one step"))
@@ -57,9 +57,6 @@ def check_plan(
     if problems:
         raise TenureError("PLAN_INVALID", problems[0].problem, tuple(problems[:50]))
     return needs
-
-
-CHECKED_PLAN_STEPS_MAX = 32
 
 
 @lru_cache(maxsize=256)
@@ -100,9 +97,8 @@ def add_plan(
     run = d.edit_run()
     existing: dict[str, int] = {}
     if run.steps_total:
-        new = {spec.name for spec in plan}
         needed = {name for spec in plan for name in spec.needs or ()}
-        d.need_named_steps(new | needed)
+        d.need_named_steps(needed | {spec.name for spec in plan})
         there = {step.name: step.idx for step in d.snap.steps.values()}
         again = next((spec.name for spec in plan if spec.name in there), None)
         if again is not None:
@@ -114,8 +110,9 @@ def add_plan(
         last = d.step(run.steps_total - 1) if run.steps_total and profile.strict_sequence else None
         if last is not None:
             existing[last.name] = last.idx
-        behind_name = None if last is None else last.name
-        needs: Sequence[list[str]] = check_plan(plan, profile, existing, run.steps_total, behind_name)
+        needs: Sequence[list[str]] = check_plan(
+            plan, profile, existing, run.steps_total, None if last is None else last.name
+        )
     else:
         needs = _checked(plan, profile.name)
     idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
@@ -129,7 +126,7 @@ def add_plan(
                 old = d.edit(d.step(need))
                 old.dependents = f"{old.dependents},{idx_of[spec.name]}".lstrip(",")
                 if old.finished_at is not None:
-                    continue  # it is done, or it was optional and counts as done: it is not waited for
+                    continue  # it has ended (an optional step may have failed)
             else:
                 behind.setdefault(need, []).append(idx_of[spec.name])
             open_needs += 1
@@ -167,13 +164,11 @@ def build_step(
     if timeout is None and spec.kind == "work":
         timeout = timing.step_timeout_seconds
     retries = spec.retries if spec.retries is not None else timing.retries
-    gate: object = None
+    gate: object = spec.backoff
     if spec.kind == "approval":
         gate = spec.approval or {}
     elif spec.kind == "wait":
         gate = spec.wait or {}
-    elif spec.backoff is not None:
-        gate = spec.backoff
     lease = spec.lease_seconds if spec.lease_seconds is not None else timing.lease_seconds
     return StepRow(
         run.id,
@@ -199,6 +194,3 @@ def build_step(
         resolution="skip" if spec.skipped else "due" if spec.template is not None else "",
         condition=spec.condition,
     )
-
-
-# ------------------------------------------------------------------------------------------- admission

@@ -8,6 +8,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.kernel.commands import ApprovalSpec, WaitSpec
 from tenure.kernel.draft import Draft
+from tenure.kernel.machines import APPROVAL
 from tenure.kernel.run_rows import ApprovalRow, StepRow, WaitRow
 
 
@@ -43,21 +44,17 @@ def make_ready(d: Draft, step: StepRow) -> None:
 
 
 def open_approval_gate(d: Draft, step: StepRow) -> None:
-    """Open the approval of a gate, which is never leased."""
     spec = msgspec.json.decode(step.spec or "{}", type=ApprovalSpec)
     step = d.move(step, "open_approval_gate")
-    wait = add_approval_wait(
+    step.wait_no = add_approval_wait(
         d, step.idx, spec, label=step.name, gate=True, fatal=True, question_ref=step.input_ref
-    )
-    step.wait_no = wait.no
+    ).no
 
 
 def open_external_gate(d: Draft, step: StepRow) -> None:
-    """Open a declared wait for an event or for time. An event that came early is taken at once."""
     spec = msgspec.json.decode(step.spec or "{}", type=WaitSpec)
     step = d.move(step, "open_external_gate")
-    wait = add_event_wait(d, step.idx, spec, label=step.name, gate=True, fatal=True)
-    step.wait_no = wait.no
+    step.wait_no = add_event_wait(d, step.idx, spec, label=step.name, gate=True, fatal=True).no
 
 
 def add_approval_wait(
@@ -75,7 +72,7 @@ def add_approval_wait(
     expires_at, wake_at = question_deadlines(d, spec)
     requester = ids.run_text(d.run.id) if proposal else d.spec().requester
     kind = "proposal" if proposal else "approval"
-    wait = _add_wait(d, idx, kind, spec.action, label, gate, fatal, expires_at)
+    wait = insert_wait(d, idx, kind, spec.action, label, gate=gate, fatal=fatal, expires_at=expires_at)
     d.add(
         ApprovalRow(
             d.run.id,
@@ -116,6 +113,18 @@ def question_deadlines(d: Draft, spec: ApprovalSpec) -> tuple[int | None, int | 
     return d.now + us(within), d.now + us(within) // 2
 
 
+def revise_question(d: Draft, approval: ApprovalRow, digest: bytes, question_ref: int | None) -> ApprovalRow:
+    """Ask people anew for another proposal: earlier votes do not count for it."""
+    approval = d.edit(approval)
+    approval.status = APPROVAL.take(approval.status, "revise").next
+    approval.revision += 1
+    approval.digest = digest
+    approval.votes = ""
+    if question_ref is not None:
+        approval.question_ref = question_ref
+    return approval
+
+
 def add_event_wait(d: Draft, idx: int, spec: WaitSpec, *, label: str, gate: bool, fatal: bool) -> WaitRow:
     """Open a wait for an event or, without a name, for time."""
     within = spec.within_seconds
@@ -123,7 +132,7 @@ def add_event_wait(d: Draft, idx: int, spec: WaitSpec, *, label: str, gate: bool
         within = d.rules.timing.external_seconds
     expires_at = d.now + us(within) if within is not None else None
     kind = "event" if spec.event else "time"
-    wait = _add_wait(d, idx, kind, spec.event, label, gate, fatal, expires_at)
+    wait = insert_wait(d, idx, kind, spec.event, label, gate=gate, fatal=fatal, expires_at=expires_at)
     if kind == "event" and d.run.inbox_buffered:
         d.early.append(wait.no)
     d.notes.setdefault("external", []).append(
@@ -138,26 +147,27 @@ def add_event_wait(d: Draft, idx: int, spec: WaitSpec, *, label: str, gate: bool
     return wait
 
 
-def _add_wait(
-    d: Draft, idx: int, kind: str, name: str, label: str, gate: bool, fatal: bool, expires_at: int | None
+def insert_wait(
+    d: Draft,
+    idx: int,
+    kind: str,
+    name: str,
+    label: str,
+    *,
+    gate: bool = False,
+    fatal: bool = False,
+    expires_at: int | None = None,
 ) -> WaitRow:
     run = d.edit_run()
     run.waits_open += 1
-    no = d.next_no()
-    wait = WaitRow(run.id, no, idx, kind, name, label, gate, fatal, d.now, expires_at, wake_at=expires_at)
-    return d.add_wait(wait)
+    return d.add_wait(
+        WaitRow(
+            run.id, d.next_no(), idx, kind, name, label, gate, fatal, d.now, expires_at, wake_at=expires_at
+        )
+    )
 
 
 def add_timer_wait(d: Draft, idx: int, until: int, *, label: str) -> WaitRow:
-    wait = _add_wait(d, idx, "time", "", label, False, False, max(until, d.now))
+    wait = insert_wait(d, idx, "time", "", label, expires_at=max(until, d.now))
     d.notes.setdefault("external", []).append({"no": wait.no, "event_type": "time", "expected_at": until})
     return wait
-
-
-def add_receipt_wait(d: Draft, idx: int, name: str, *, label: str, within_seconds: float) -> WaitRow:
-    """Open a wait for a person who settles a receipt. Without an answer the step ends."""
-    return _add_wait(d, idx, "receipt", name, label, False, True, d.now + us(within_seconds))
-
-
-def add_child_wait(d: Draft, idx: int, child_id: int, *, label: str, fatal: bool) -> WaitRow:
-    return _add_wait(d, idx, "child", str(child_id), label, False, fatal, None)

@@ -14,7 +14,6 @@ from tenure.canonical import canonical
 from tenure.kernel.act_rows import ReceiptRow, RunSpendRow
 from tenure.kernel.draft import Draft
 from tenure.kernel.machines import RECEIPT
-from tenure.kernel.state_machine import Edge
 
 
 def change_receipt(d: Draft, receipt: ReceiptRow, given: str) -> ReceiptRow:
@@ -22,14 +21,9 @@ def change_receipt(d: Draft, receipt: ReceiptRow, given: str) -> ReceiptRow:
     edge = RECEIPT.take(receipt.state, given)
     changed = d.edit(receipt)
     changed.state = edge.next
-    note_edge(d, changed, edge)
-    return changed
-
-
-def note_edge(d: Draft, receipt: ReceiptRow, edge: Edge) -> None:
-    """Record an edge in the event."""
     taken = msgspec.Raw(msgspec.json.encode([("receipt", edge.state, edge.next, edge.owner)]))
-    d.edges.append({"receipt": receipt.no, "move": edge.input, "edges": taken})
+    d.edges.append({"receipt": changed.no, "move": edge.input, "edges": taken})
+    return changed
 
 
 def current_run_spend(d: Draft) -> RunSpendRow:
@@ -42,7 +36,6 @@ def edit_run_spend(d: Draft) -> RunSpendRow:
 
 
 def give_back_write(d: Draft) -> None:
-    """Do not count a write that did not happen."""
     run_spend = edit_run_spend(d)
     run_spend.writes = max(0, run_spend.writes - 1)
 

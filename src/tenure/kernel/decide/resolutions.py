@@ -1,4 +1,4 @@
-"""Brings in what the templates of steps gave: a step gets its input, is skipped, or fails.
+"""Applies the results of templates: a step gets its input, is skipped, or fails.
 Laws:
 1. A step with a template is not handed out before its input is made. If its condition is false, it never is (I61).
 2. A resolution that is repeated, late, or for another attempt than the next one is ignored.
@@ -14,10 +14,9 @@ from tenure.kernel.run_rows import CLOSED_RUN
 
 
 def resolve_steps(d: Draft, c: ResolveSteps) -> Decision:
-    """Continue with every step that still waits for its input."""
     if d.run.status in CLOSED_RUN or d.run.cancel_at is not None:
         return Decision({"steps": 0})
-    d.need_steps(made.idx for made in c.steps)
+    d.need("step", (made.idx for made in c.steps))
     done = 0
     for made in c.steps:
         step = d.step(made.idx)
@@ -42,7 +41,7 @@ def _resolve(d: Draft, made: Resolution) -> None:
         step.idempotency_key = made.idempotency_key or step.idempotency_key
         if step.state == "pending":
             step = d.move(step, "ready")
-        # An input that was made for one try only is due again for the next, and not for this one.
+        # An input for one attempt is due again for the next attempt, not for this one.
         each, step.resolution = step.resolution, ""
         make_ready(d, step)
         step.resolution = each

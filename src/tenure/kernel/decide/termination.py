@@ -15,9 +15,7 @@ from collections.abc import Collection
 
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.commands import (
-    SYSTEM,
-)
+from tenure.kernel.commands import SYSTEM
 from tenure.kernel.decide.backoff import follow_deadline
 from tenure.kernel.decide.ready_steps import make_ready, open_step
 from tenure.kernel.decide.receipts import current_run_spend, lose_intended_receipts
@@ -36,11 +34,16 @@ from tenure.kernel.run_rows import (
 from tenure.kernel.separation_of_duties import add_involved_people, join_people
 
 RESOLVED_TOGETHER_MAX = 100
-"""Steps of a run whose inputs are made and committed together."""
+"""How many inputs of a run are made and committed together."""
+
+
+def check_run_open(d: Draft) -> None:
+    """Refuse a command about a run that has ended."""
+    if d.run.status in CLOSED_RUN:
+        raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status} already")
 
 
 def dependents_of(step: StepRow) -> list[int]:
-    """The indexes of the steps that need this one."""
     return [int(idx) for idx in step.dependents.split(",")] if step.dependents else []
 
 
@@ -83,7 +86,7 @@ def end_step(
     elif run.cancel_at is None and not closing:
         behind_it = dependents_of(step)
         d.snap.check_room(len(behind_it))
-        d.need_steps(behind_it)
+        d.need("step", behind_it)
         for idx in behind_it:
             behind = d.step(idx)
             if behind.state == "pending":
@@ -103,7 +106,7 @@ def close_waits(
         waits = [wait for wait in waits if wait.no not in keep]
     if not proposals:
         waits = [wait for wait in waits if wait.kind != "proposal"]
-    d.need_approvals(wait.no for wait in waits if wait.kind in QUESTIONS)
+    d.need("approval", (wait.no for wait in waits if wait.kind in QUESTIONS))
     for wait in waits:
         close_wait(d, wait)
 
@@ -111,9 +114,7 @@ def close_waits(
 def close_wait(d: Draft, wait: WaitRow) -> None:
     """Close a wait; an open question is canceled."""
     if wait.kind in QUESTIONS:
-        approval = d.edit(current_approval(d, wait.no))
-        approval.status = APPROVAL.take(approval.status, "cancel").next
-        approval.decided_at = d.now
+        end_question(d, wait.no, "cancel")
     wait = d.edit(wait)
     wait.state = "closed"
     wait.wake_at = None
@@ -128,7 +129,6 @@ def open_waits(d: Draft) -> list[WaitRow]:
 
 
 def current_approval(d: Draft, no: int) -> ApprovalRow:
-    """The question of a wait."""
     changed = d.changed.get(("approval", no))
     found = changed if isinstance(changed, ApprovalRow) else d.snap.find_approval(no)
     if found is None:
@@ -136,20 +136,22 @@ def current_approval(d: Draft, no: int) -> ApprovalRow:
     return found
 
 
+def end_question(d: Draft, no: int, given: str) -> None:
+    """End a question that people have not decided: `given` is `cancel` or `expire`."""
+    approval = d.edit(current_approval(d, no))
+    approval.status = APPROVAL.take(approval.status, given).next
+    approval.decided_at = d.now
+
+
 GOOD_OUTCOMES = frozenset({"approved", "received", "elapsed", "finished", "resumed"})
+_REFUSED = {"rejected": "APPROVAL_REJECTED", "child_failed": "CHILD_FAILED"}
+"""The code of a wait by its outcome."""
+_EXPIRED = {"approval": "APPROVAL_EXPIRED", "receipt": "RECEIPT_UNKNOWN"}
+"""The code of an expired wait by its kind."""
 
 
 def refusal_code(wait: WaitRow, outcome: str) -> str:
-    """The code of a wait that ended badly."""
-    if outcome == "rejected":
-        return "APPROVAL_REJECTED"
-    if outcome == "child_failed":
-        return "CHILD_FAILED"
-    return _EXPIRED.get(wait.kind, "WAIT_EXPIRED")
-
-
-_EXPIRED = {"approval": "APPROVAL_EXPIRED", "receipt": "RECEIPT_UNKNOWN"}
-"""The code of an expired wait, by its kind."""
+    return _REFUSED.get(outcome) or _EXPIRED.get(wait.kind, "WAIT_EXPIRED")
 
 
 def settle_wait(d: Draft, wait: WaitRow, outcome: str, result_ref: int | None = None) -> None:
@@ -247,7 +249,7 @@ def end_over_budget(d: Draft, result: object, kind: str) -> Decision:
 def time_out_run(d: Draft) -> Decision:
     """The run's deadline has passed: close everything that is open."""
     close_open_steps(d)
-    d.time_out()
+    d.timed_out = True
     return finish_decision(d, None, "time_out")
 
 
@@ -282,13 +284,14 @@ def skip_by_condition(d: Draft) -> None:
         if step.state == "pending" and d.run.cancel_at is None:
             step = d.move(step, "skip_condition")
             d.edit_run().steps_skipped += 1
-            told = {
-                "step": step.idx,
-                "name": step.name,
-                "reason": CONDITION_FALSE,
-                "condition": step.condition,
-            }
-            d.notes.setdefault("skipped", []).append(told)
+            d.notes.setdefault("skipped", []).append(
+                {
+                    "step": step.idx,
+                    "name": step.name,
+                    "reason": CONDITION_FALSE,
+                    "condition": step.condition,
+                }
+            )
             end_step(d, step, CONDITION_FALSE)
 
 
@@ -298,8 +301,8 @@ def owe_resolution(d: Draft) -> None:
     if d.run.status in CLOSED_RUN or d.run.cancel_at is not None:
         return
     for at in range(0, len(waiting), RESOLVED_TOGETHER_MAX):
-        part = waiting[at : at + RESOLVED_TOGETHER_MAX]
-        d.owe("resolve", d.run.id, {"steps": [[step.idx, step.attempt + 1] for step in part]})
+        steps = [[step.idx, step.attempt + 1] for step in waiting[at : at + RESOLVED_TOGETHER_MAX]]
+        d.owe("resolve", d.run.id, {"steps": steps})
 
 
 def is_unresolved(step: StepRow) -> bool:
@@ -330,40 +333,34 @@ def end_run(d: Draft) -> None:
     run.duration_us = d.now - (run.started_at if run.started_at is not None else run.created_at)
     run.wake_at = None
     run.human_since = None
-    if run.status == "succeeded":
-        run.reason = "done"
-    elif run.status == "timed_out":
-        run.reason = "RUN_TIMED_OUT"
-    elif run.status == "canceled":
+    if run.status == "canceled":
         run.reason = run.cancel_reason
-    elif run.reason is None:
-        run.reason = str(d.notes.get("reason", "STEP_FAILED"))
+    elif run.status == "failed":
+        run.reason = run.reason or str(d.notes.get("reason", "STEP_FAILED"))
+    else:
+        run.reason = "done" if run.status == "succeeded" else "RUN_TIMED_OUT"
     if run.waits_open:
         close_waits(d, proposals=run.status != "succeeded")
-    if run.children_open:
-        for child in d.snap.open_children():
-            if child.on_close != "leave":
-                d.owe("cancel", child.child_id, {"reason": "PARENT_CLOSED"})
+    for child in d.snap.open_children() if run.children_open else ():
+        if child.on_close != "leave":
+            d.owe("cancel", child.child_id, {"reason": "PARENT_CLOSED"})
     if run.linked:
         spec = d.spec()
         if spec.parent_id is not None:
-            told = {"child_id": run.id, "outcome": run.status}
-            if spec.involved:  # else it is its parent's requester alone
-                told["involved"] = join_people(spec.requester, spec.involved)
+            news = {"child_id": run.id, "outcome": run.status}
+            if spec.involved:  # otherwise only the requester, who is the parent's requester, too
+                news["involved"] = join_people(spec.requester, spec.involved)
             if "restarted_as" in d.notes:
-                told["successor"] = d.notes["restarted_as"]
-            d.owe("child_finished", spec.parent_id, told)
+                news["successor"] = d.notes["restarted_as"]
+            d.owe("child_finished", spec.parent_id, news)
         if run.concurrency_key is not None:
             d.owe("key_freed", None, {"tenant": run.tenant, "key": run.concurrency_key})
     if run.receipts and run.status == "canceled" and d.spec().compensate and current_run_spend(d).writes:
         d.owe("compensate", None)
 
 
-# -------------------------------------------------------------------------------------------- cancel
-
-
 def fail_planning(d: Draft, code: str, message: bytes) -> Decision:
-    """planning -> plan_failed -> failed, in one commit."""
+    """End a run that has no plan: planning -> plan_failed -> failed, in one commit."""
     run = d.edit_run()
     run.error_ref = d.payload(message or None)
     run.reason = code

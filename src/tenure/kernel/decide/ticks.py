@@ -1,4 +1,4 @@
-"""What the passing of time means. A tick whose moment has moved only sets the new moment."""
+"""What happens when time passes: timers of runs, steps and waits. A tick that comes too early only sets the next moment."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tenure.kernel.decide.leases import end_lost_cancel, lose_lease, retry_or_en
 from tenure.kernel.decide.ready_steps import make_ready
 from tenure.kernel.decide.termination import (
     current_approval,
+    end_question,
     fail_planning,
     finish_decision,
     settle_wait,
@@ -15,26 +16,26 @@ from tenure.kernel.decide.termination import (
 )
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.feed import REMINDED
-from tenure.kernel.machines import APPROVAL, LEASED_STEP
+from tenure.kernel.machines import LEASED_STEP
 from tenure.kernel.run_rows import CLOSED_RUN, QUESTIONS, StepRow, WaitRow
 
 
 def tick(d: Draft, c: Tick) -> Decision:
     if c.entity == "run":
-        return _run(d)
-    if c.entity == "step":
-        return _step(d, d.step(c.at))
-    return _wait(d, c.at)
+        return _tick_run(d)
+    return _step(d, d.step(c.at)) if c.entity == "step" else _tick_wait(d, c.at)
 
 
-def _run(d: Draft) -> Decision:
+def _tick_run(d: Draft) -> Decision:
     run = d.run
-    if run.status in CLOSED_RUN or run.wake_at is None or run.wake_at > d.now:
-        return finish_decision(d, None, "tick") if run.status not in CLOSED_RUN else Decision(None)
+    if run.status in CLOSED_RUN:
+        return Decision(None)
+    if run.wake_at is None or run.wake_at > d.now:
+        return finish_decision(d, None, "tick")
     if not run.planned:
         return fail_planning(d, "PLAN_FAILED", b"the planner took too long")
     if run.admitted_at is None:
-        raise TenureError("RUN_INVALID_TRANSITION", "a run that was held back is admitted, not ticked")
+        raise TenureError("RUN_INVALID_TRANSITION", "the run is not admitted yet: send Admit, not Tick")
     if run.deadline_at is not None and run.deadline_at <= d.now and run.human_since is None:
         return time_out_run(d)
     return finish_decision(d, None, "tick")
@@ -92,17 +93,14 @@ def _remind(d: Draft, wait: WaitRow) -> Decision:
     return d.decision(None, REMINDED)
 
 
-def _wait(d: Draft, no: int) -> Decision:
+def _tick_wait(d: Draft, no: int) -> Decision:
     wait = d.snap.find_wait(no)
     if wait is None or wait.state != "open" or wait.expires_at is None:
         return Decision(None)
     if wait.expires_at > d.now:
         return _remind(d, wait)
-    outcome = "elapsed" if wait.kind == "time" else "expired"
     if wait.kind in QUESTIONS:
-        approval = d.edit(current_approval(d, no))
-        approval.status = APPROVAL.take(approval.status, "expire").next
-        approval.decided_at = d.now
+        end_question(d, no, "expire")
     d.notes["expired"] = no
-    settle_wait(d, wait, outcome)
+    settle_wait(d, wait, "elapsed" if wait.kind == "time" else "expired")
     return finish_decision(d, None, "wait_over")

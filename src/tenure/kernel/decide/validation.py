@@ -1,4 +1,5 @@
 """Checks commands before a decision uses them.
+
 Laws:
 1. Whatever would break a later decision (a backoff without delays, a wait that nothing ends, an invalid digest) is
    refused here, where the caller can correct it.
@@ -8,8 +9,9 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import isfinite
+from typing import get_args
 
 import msgspec
 
@@ -34,6 +36,7 @@ from tenure.limits import (
     METADATA_BYTES_MAX,
     MOMENT_US_MAX,
     NAME_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
     RETRIES_MAX,
     RUN_TIMEOUT_SECONDS_MAX,
 )
@@ -114,6 +117,9 @@ NUMBERS: dict[type[c.Command], tuple[str, ...]] = {
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _SPAN = f"must be over 0 and at most {RUN_TIMEOUT_SECONDS_MAX:.0f}"
+DIGEST_BYTES = 32
+_ROUND_CHARS = 16
+"""How many characters the label of an approval has besides its act's label."""
 ACT_LABEL_PREFIX = "act:"
 """The prefix of the labels of waits for the approval of an act."""
 GOVERNED_LABEL_PREFIXES = (ACT_LABEL_PREFIX, "receipt:")
@@ -143,28 +149,32 @@ def check_command(command: c.Command) -> None:
         raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
 
 
+def refuse_problems(problems: Sequence[Detail]) -> None:
+    if problems:
+        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+
+
 def text_problem(at: str, fewest: int, most: int) -> Detail:
-    """What is wrong with a text: too short, too long, or not printable."""
     return Detail(at, f"{at} must have {fewest} to {most} printable characters")
 
 
 def is_name(text: str, fewest: int = 1, most: int = NAME_CHARS_MAX) -> bool:
-    """Whether a text is printable and of the right length."""
     return fewest <= len(text) <= most and text.isprintable()
 
 
 def request_problems(request: c.CreateRun) -> Iterator[Detail]:
-    """Other problems of a request for a run."""
-    if request.timeout_seconds is not None and not _is_span(request.timeout_seconds):
+    """The problems of a request for a run that `check_command` does not find."""
+    if not _is_span(request.timeout_seconds):
         yield Detail("timeout_seconds", f"timeout_seconds {_SPAN}")
     if not -INTEGER_MAX <= request.priority <= INTEGER_MAX:
         yield Detail("priority", f"priority must be between {-INTEGER_MAX} and {INTEGER_MAX}")
-    for field in ("ref", "repo"):
-        value = getattr(request.trigger, field)
-        if value is not None and not is_name(value, 1, LABEL_CHARS_MAX):
-            yield text_problem(f"trigger.{field}", 1, LABEL_CHARS_MAX)
-    if request.trace is not None and not is_name(request.trace, 1, NAME_CHARS_MAX):
-        yield text_problem("trace", 1, NAME_CHARS_MAX)
+    for field, value, most in (
+        ("trigger.ref", request.trigger.ref, LABEL_CHARS_MAX),
+        ("trigger.repo", request.trigger.repo, LABEL_CHARS_MAX),
+        ("trace", request.trace, NAME_CHARS_MAX),
+    ):
+        if value is not None and not is_name(value, 1, most):
+            yield text_problem(field, 1, most)
     for field in ("labels", "metadata"):
         yield from metadata_problems(field, getattr(request, field))
 
@@ -184,12 +194,11 @@ def check_checkpoint(c: RecordCheckpoint) -> None:
         problems.append(Detail("message", "only a failed try has a message"))
     if c.output is not None and c.state == "failed":
         problems.append(Detail("output", "a failed try has a message, not an output"))
-    if problems:
-        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+    refuse_problems(problems)
 
 
 def metadata_problems(at: str, text: str, most: int = METADATA_BYTES_MAX) -> Iterator[Detail]:
-    """Labels and metadata must be JSON objects of a bounded size."""
+    """The problems of labels or metadata, which must be JSON objects of a bounded size."""
     if text == "{}":
         return
     try:
@@ -203,7 +212,7 @@ def metadata_problems(at: str, text: str, most: int = METADATA_BYTES_MAX) -> Ite
 
 
 def step_problems(at: str, step: StepSpec, profile: Profile) -> Iterator[Detail]:
-    """What is wrong with one step by itself, and under its profile."""
+    """The problems of one step by itself and under its profile."""
     for part, fewest, most in (
         ("name", 1, NAME_CHARS_MAX),
         ("queue", 1, NAME_CHARS_MAX),
@@ -243,9 +252,10 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
     if step.condition is not None and not 1 <= len(step.condition.encode()) <= EXPRESSION_BYTES_MAX:
         yield Detail(f"{at}.condition", f"must have 1 to {EXPRESSION_BYTES_MAX} bytes")
     if step.kind == "approval" and step.name.startswith(GOVERNED_LABEL_PREFIXES):
-        # Its question would be shown like a connector's words for an action.
+        # Its question would look like the question of a connector.
         yield Detail(
-            f"{at}.name", f"questions about acts begin with {ACT_LABEL_PREFIX!r}: a gate's name does not"
+            f"{at}.name",
+            f"the name of an approval gate must not begin with {ACT_LABEL_PREFIX!r}: that is for questions about acts",
         )
     if approval is not None:
         yield from _approval_problems(f"{at}.approval", approval)
@@ -254,7 +264,7 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
 
 
 def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
-    if approval.tier not in TIERS:  # a tier that nobody ranks would be as strict as none
+    if approval.tier not in TIERS:
         yield Detail(f"{at}.tier", f"must be one of {', '.join(TIERS)}")
     if not 1 <= approval.people <= INTEGER_MAX:
         yield Detail(f"{at}.people", "must be at least 1")
@@ -275,37 +285,47 @@ def _wait_problems(at: str, wait: WaitSpec) -> Iterator[Detail]:
     if not _is_span(wait.within_seconds):
         yield Detail(f"{at}.within_seconds", _SPAN)
     if not wait.event and wait.within_seconds is None:
-        yield Detail(at, "a wait names an event, or a time in within_seconds")
+        yield Detail(at, "a wait must name an event, or a time in within_seconds")
 
 
 def check_wait(opened: OpenWait) -> None:
-    """A wait is of exactly one of five kinds, and something must end it."""
+    """Check that a wait is of exactly one kind, and that something can end it."""
     kinds = (opened.approval, opened.event, opened.until, opened.child, opened.proposal)
     problems: list[Detail] = []
     if sum(kind is not None for kind in kinds) != 1:
         problems.append(
-            Detail("wait", "a wait is for an approval, an event, a time, a child or a proposal: one of them")
+            Detail(
+                "wait",
+                "a wait must be for exactly one of an approval, an event, a time, a child and a proposal",
+            )
         )
     if opened.approval is not None:
         problems += _approval_problems("approval", opened.approval)
     if opened.proposal is not None:
         problems += _approval_problems("proposal", opened.proposal)
         if opened.fatal:
-            problems.append(Detail("fatal", "nobody waits for a proposal: its refusal cannot end the step"))
+            problems.append(
+                Detail("fatal", "no step waits for a proposal, so its refusal cannot end the step")
+            )
     if opened.label.startswith(GOVERNED_LABEL_PREFIXES) and (opened.until is None or "!" not in opened.label):
-        # People would be shown a runner's own words, and their yes would be taken for that to an action.
+        # People would see the runner's own words, and their approval would count for an act.
         begin = " or ".join(repr(prefix) for prefix in GOVERNED_LABEL_PREFIXES)
-        problems.append(Detail("label", f"waits of acts begin with {begin}: none of the code's own does"))
+        problems.append(Detail("label", f"a label must not begin with {begin}: those are for waits of acts"))
     if opened.until is not None and not 0 <= opened.until <= MOMENT_US_MAX:
         problems.append(Detail("until", "until must be a moment in microseconds"))
     if opened.event is not None:
         problems += _wait_problems("event", opened.event)
-    if problems:
-        raise TenureError("INVALID_INPUT", problems[0].problem, tuple(problems))
+    refuse_problems(problems)
 
 
 def _is_span(seconds: float | None) -> bool:
     return seconds is None or 0 < seconds <= RUN_TIMEOUT_SECONDS_MAX
+
+
+def check_duration(at: str, seconds: float | None) -> None:
+    """Refuse a delay that is negative, too long, or not a number."""
+    if seconds is not None and not (isfinite(seconds) and 0 <= seconds <= RUN_TIMEOUT_SECONDS_MAX):
+        refuse_problems([Detail(at, f"{at} must be 0 to {RUN_TIMEOUT_SECONDS_MAX:.0f}")])
 
 
 def is_hex(text: str) -> bool:
@@ -317,10 +337,10 @@ def is_hex(text: str) -> bool:
 
 
 def check_approver(approver: str, digest: str) -> None:
-    """An approver is an opaque id without blanks: with a blank, one person would count as two."""
+    """Refuse an id with a blank: one approver would count as two people."""
     if not 0 < len(approver) <= NAME_CHARS_MAX or approver.split() != [approver]:
         raise TenureError(
-            "INVALID_INPUT", f"an approver is an id of 1 to {NAME_CHARS_MAX} characters without blanks"
+            "INVALID_INPUT", f"an approver must be an id of 1 to {NAME_CHARS_MAX} characters without blanks"
         )
     if not is_hex(digest):
         raise TenureError("INVALID_INPUT", "the digest is not hex")
@@ -329,6 +349,63 @@ def check_approver(approver: str, digest: str) -> None:
 def check_cap(cap: Cap) -> None:
     limits = (cap.max_concurrency, cap.max_runs_per_min, cap.max_writes_per_run)
     if not 1 <= cap.weight <= INTEGER_MAX or any(x is not None and not 0 <= x <= INTEGER_MAX for x in limits):
-        raise TenureError("INVALID_INPUT", "a weight is at least 1, and a limit at least 0")
+        raise TenureError("INVALID_INPUT", "a cap's weight must be at least 1, and its limits at least 0")
     if not is_name(cap.tenant) or not is_name(cap.scope, 0):
-        raise TenureError("INVALID_INPUT", "a cap is for a tenant, and a scope such as 'wf:NAME'")
+        raise TenureError("INVALID_INPUT", "a cap must name a tenant, and a scope such as 'wf:NAME'")
+
+
+# ------------------------------------------------------------------------------------------------- acts
+
+
+def check_act(act: a.ProposedAct, ruling: a.Ruling) -> None:
+    """Refuse a proposed act or a ruling that could not be stored."""
+    refuse_problems([*_act_problems(act), *_ruling_problems(ruling)])
+
+
+def _act_problems(act: a.ProposedAct) -> Iterator[Detail]:
+    for part, most in (
+        ("label", LABEL_CHARS_MAX - _ROUND_CHARS),
+        ("connector", NAME_CHARS_MAX),
+        ("operation", NAME_CHARS_MAX),
+        ("name", KEY_TEXT_CHARS_MAX),
+    ):
+        if not is_name(getattr(act, part), 1, most):
+            yield text_problem(f"act.{part}", 1, most)
+    if len(act.digest) != DIGEST_BYTES:
+        yield Detail("act.digest", f"a digest has {DIGEST_BYTES} bytes")
+    if act.tier not in TIERS:
+        yield Detail("act.tier", f"the tier is one of {', '.join(TIERS)}")
+    if act.repeats not in get_args(a.RepeatSafety):
+        yield Detail("act.repeats", f"repeats is one of {', '.join(get_args(a.RepeatSafety))}")
+
+
+def _ruling_problems(ruling: a.Ruling) -> Iterator[Detail]:
+    if ruling.outcome not in get_args(a.RulingOutcome):
+        yield Detail("ruling.outcome", f"the outcome is one of {', '.join(get_args(a.RulingOutcome))}")
+    if not 0 <= ruling.version <= INTEGER_MAX:
+        yield Detail("ruling.version", f"a version is 0 to {INTEGER_MAX}")
+    if ruling.tier and ruling.tier not in TIERS:
+        yield Detail("ruling.tier", f"the tier is one of {', '.join(TIERS)}")
+    if not 0 <= ruling.people <= INTEGER_MAX:
+        yield Detail("ruling.people", f"people are 0 to {INTEGER_MAX}")
+    if not is_name(ruling.people_in, 0):
+        yield text_problem("ruling.people_in", 0, NAME_CHARS_MAX)
+    if ruling.error is not None and not is_name(ruling.error, 1, CODE_CHARS_MAX):
+        yield text_problem("ruling.error", 1, CODE_CHARS_MAX)
+    if not _is_span(ruling.within_seconds):
+        yield Detail("ruling.within_seconds", _SPAN)
+    try:
+        if len(ruling.rules.encode()) > META_BYTES_MAX * 4:
+            yield Detail("ruling.rules", f"rules have at most {META_BYTES_MAX * 4} bytes")
+        msgspec.json.decode(ruling.rules, type=list[tuple[str, str]])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        yield Detail("ruling.rules", "rules are a JSON list of [name, outcome]")
+
+
+def request_to_keep(command: a.ProposeAct | a.IntendAct) -> bytes | None:
+    """Target and fields of a denied act, or the question that has them. A request that is too large is not kept: the
+    act is denied all the same."""
+    body = command.request
+    if body is None and isinstance(command, a.ProposeAct):
+        body = command.question
+    return None if body is None or len(body) > PAYLOAD_BYTES_MAX else body

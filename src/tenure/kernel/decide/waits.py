@@ -9,7 +9,7 @@ Laws:
    nothing is bound. A person who is involved in the run does not count, whenever they became involved. One person
    counts once. One refusal decides.
 4. A child that cannot become a run (unknown profile, invalid plan, too large, its id taken) is refused when it is
-   asked for, while the caller can still be told.
+   requested, while the caller can still get the error.
 5. Opening a wait under an existing label returns that wait: a replayed body finds its waits again, and starts no
    child twice.
 6. A proposal is a question that no step waits for. It is the run's own, so the requester of the run may decide it.
@@ -18,6 +18,7 @@ Laws:
 
 from __future__ import annotations
 
+from tenure import ids
 from tenure.errors import Detail, TenureError
 from tenure.kernel.act_commands import WithdrawApproval
 from tenure.kernel.commands import (
@@ -30,13 +31,19 @@ from tenure.kernel.commands import (
     ReviseApproval,
     Suspend,
 )
-from tenure.kernel.decide.leases import keep_answer, require_lease, suspend_step
+from tenure.kernel.decide.leases import end_step_and_lease, keep_answer, require_lease, suspend_step
 from tenure.kernel.decide.linked_runs import owe_run
-from tenure.kernel.decide.ready_steps import add_approval_wait, add_child_wait, add_event_wait, add_timer_wait
+from tenure.kernel.decide.ready_steps import (
+    add_approval_wait,
+    add_event_wait,
+    add_timer_wait,
+    insert_wait,
+    revise_question,
+)
 from tenure.kernel.decide.termination import (
     GOOD_OUTCOMES,
+    check_run_open,
     current_approval,
-    end_step,
     finish_decision,
     open_waits,
     refusal_code,
@@ -55,7 +62,6 @@ from tenure.kernel.separation_of_duties import (
     check_second_approver,
     involved_people,
     join_people,
-    load_linked_people,
     unknown_people_error,
 )
 from tenure.kernel.snapshot import NotLoaded
@@ -88,28 +94,24 @@ def open_wait(d: Draft, c: OpenWait) -> Decision:
             raise TenureError("WAIT_LIMIT", f"a run has at most {OPEN_WAITS_PER_RUN_MAX} open waits")
         wait = _new_wait(d, c, step)
     else:
-        d.notes["found"] = wait.no  # an event, so that a snapshot without this answer is seen to be old
+        d.notes["found"] = (
+            wait.no
+        )  # makes an event, so that a cached snapshot without this answer is outdated
     take_early_events(d)
     return finish_decision(d, keep_answer(d, c, attempt, _reply(d.current_row(wait))), "open_wait")
 
 
 def _new_wait(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
-    if c.approval is not None:
-        question_ref = d.payload(c.question)
-        return add_approval_wait(
-            d, c.idx, c.approval, label=c.label, gate=False, fatal=c.fatal, question_ref=question_ref
-        )
-    if c.proposal is not None:
-        question_ref = d.payload(c.question)
+    if (asked := c.approval or c.proposal) is not None:
         return add_approval_wait(
             d,
             c.idx,
-            c.proposal,
+            asked,
             label=c.label,
             gate=False,
-            fatal=False,
-            question_ref=question_ref,
-            proposal=True,
+            fatal=c.fatal,
+            question_ref=d.payload(c.question),
+            proposal=c.proposal is not None,
         )
     if c.event is not None:
         return add_event_wait(d, c.idx, c.event, label=c.label, gate=False, fatal=c.fatal)
@@ -127,10 +129,10 @@ def _start_child(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
     if child.run_id == run.id or d.snap.find_child(child.run_id) is not None:
         raise TenureError(
             "INVALID_INPUT",
-            "a child's id is its own: this one is in use here",
+            f"child run id {ids.run_text(child.run_id)!r} is in use already: choose another id",
             (Detail("child.run_id", "is this run's, or that of a child under another label"),),
         )
-    wait = add_child_wait(d, c.idx, child.run_id, label=c.label, fatal=c.fatal)
+    wait = insert_wait(d, c.idx, "child", str(child.run_id), c.label, fatal=c.fatal)
     run.children_open += 1
     d.add(ChildRow(run.id, child.run_id, step.idx, child.on_close, wait.no))
     owe_run(d, child, parent_id=run.id, parent_no=wait.no)
@@ -138,21 +140,16 @@ def _start_child(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
 
 
 def suspend_on(d: Draft, c: Suspend) -> Decision:
-    """Give up the lease until one of the waits settles (law 1)."""
     step, attempt = require_lease(d, c)
     if step.state == "canceling":
-        step = d.move(step, "release_canceling")  # a suspended body is closed without running
-        attempt = d.attempt_of(step)
-        attempt.reason = "RUN_CANCELED"
-        reply = keep_answer(d, c, attempt, LeaseReply(cancel=True))
-        end_step(d, step, "STEP_CANCELED")
-        return finish_decision(d, reply, "suspend")
+        # A suspended body is closed without running.
+        return end_step_and_lease(d, c, step, "release_canceling", LeaseReply(cancel=True), "suspend")
     if not c.waits:
         raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
-    waits = []
+    waits: list[WaitRow] = []
     named = tuple(dict.fromkeys(c.waits))
     d.snap.check_room(len(named))
-    d.need_waits(named)
+    d.need("wait", named)
     for no in named:
         wait = d.snap.find_wait(no)
         if wait is None or wait.idx != c.idx:
@@ -163,28 +160,26 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
     settled = [w for w in waits if w.state == "settled"]
     refused = next((w for w in settled if w.fatal and w.outcome not in GOOD_OUTCOMES), None)
     if refused is not None and refused.outcome is not None:
-        # A governed refusal cannot be caught: the step ends here, whatever its code would do.
-        step = d.move(step, "fail")
-        attempt = d.attempt_of(step)
-        attempt.reason = refusal_code(refused, refused.outcome)
-        reply = keep_answer(d, c, attempt, LeaseReply("refused", outcome=refused.outcome))
-        end_step(d, step, attempt.reason)
-        return finish_decision(d, reply, "suspend")
+        # Code cannot catch a governed refusal: the step ends here.
+        code = refusal_code(refused, refused.outcome)
+        reply = LeaseReply("refused", outcome=refused.outcome)
+        return end_step_and_lease(d, c, step, "fail", reply, "suspend", reason=code, code=code)
     if settled:
         reply = LeaseReply("go_on", settled=tuple(w.no for w in settled))
         d.notes["settled"] = list(reply.settled)
         return finish_decision(d, keep_answer(d, c, attempt, reply), "go_on")
     if step.unsafe:
-        # Whoever comes next could neither skip nor repeat it (law 4 of `leases`); its holder can still end it.
+        # The next attempt could neither skip nor repeat it (law 4 of `leases`); this one can still end it.
         raise TenureError(
-            "CHECKPOINT_OPEN", f"step {step.name!r} cannot suspend: {_open_mark(d, step)} has not ended"
+            "CHECKPOINT_OPEN",
+            f"step {step.name!r} cannot suspend: {_unsafe_checkpoint(d, step)} has not ended",
         )
     approval = any(w.kind in ASKS_PEOPLE for w in waits)
     reply = suspend_step(d, step, list(named), approval=approval)
     return finish_decision(d, keep_answer(d, c, d.attempt_of(step), reply), "suspend")
 
 
-def _open_mark(d: Draft, step: StepRow) -> str:
+def _unsafe_checkpoint(d: Draft, step: StepRow) -> str:
     """The checkpoint that keeps the step from suspending, by name if it is known."""
     rows = (row for (idx, _), row in sorted(d.snap.checkpoints.items()) if idx == step.idx)
     named = next((f"checkpoint {row.name!r}" for row in rows if row.unsafe), None)
@@ -197,7 +192,6 @@ def _open_mark(d: Draft, step: StepRow) -> str:
 
 
 def decide_approval(d: Draft, c: DecideApproval) -> Decision:
-    """A person answers (law 3)."""
     check_approver(c.approver, c.digest)
     approval = current_approval(d, c.no)
     votes = approval.votes.split()
@@ -206,8 +200,10 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         if approval.decided_by == c.approver and said and (c.approver in votes or not c.approve):
             _check_shown(c, approval)
             return Decision({"status": approval.status, "again": True})
-        if approval.status == "canceled" and d.run.status in CLOSED_RUN:  # it has gone with its run
-            raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}; nobody decides it any more")
+        if approval.status == "canceled" and d.run.status in CLOSED_RUN:
+            raise TenureError(
+                "RUN_TERMINAL_STATE", f"the run is {d.run.status}: its approval can no longer be decided"
+            )
         code = "APPROVAL_EXPIRED" if approval.status == "expired" else "APPROVAL_DECIDED"
         raise TenureError(code, f"the approval is {approval.status} already", status=approval.status)
     if approval.expires_at is not None and approval.expires_at <= d.now:
@@ -229,7 +225,7 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
         check_second_approver(d, c.approver, votes)
     approval = d.edit(approval)
     if c.approve:
-        ties = load_linked_people(d)
+        ties = d.snap.ties(d.run.tenant)
         votes = [*(one for one in ties.apart(votes) if ties.among(one, behind) is None), c.approver]
         approval.votes = " ".join(votes)
     given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
@@ -278,14 +274,16 @@ def withdraw_approval(d: Draft, c: WithdrawApproval) -> Decision:
     assert wait is not None, "an approval shares its wait's number"
     votes = approval.votes.split()
     if c.approver not in votes:
-        raise TenureError("APPROVAL_NOT_GIVEN", "this person has not said yes to it, or has taken it back")
+        raise TenureError(
+            "APPROVAL_NOT_GIVEN", f"{c.approver} has not approved it, or has withdrawn the approval"
+        )
     unused = (
         approval.status == "approved" and approval.used_no is None and wait.label.startswith(ACT_LABEL_PREFIX)
     )
     if d.run.status in CLOSED_RUN or not (approval.status == "requested" or unused):
         raise TenureError(
             "APPROVAL_DECIDED",
-            "it has been decided or used: a yes is not taken back any more",
+            "the approval has been decided or used and can no longer be withdrawn",
             status=approval.status,
         )
     approval = d.edit(approval)
@@ -296,17 +294,9 @@ def withdraw_approval(d: Draft, c: WithdrawApproval) -> Decision:
 
 
 def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
-    """The proposal has changed: earlier votes do not count for it."""
     if not is_hex(c.digest):
         raise TenureError("INVALID_INPUT", "the digest is not hex")
-    approval = d.edit(current_approval(d, c.no))
-    approval.status = APPROVAL.take(approval.status, "revise").next
-    approval.revision += 1
-    approval.digest = bytes.fromhex(c.digest)
-    approval.votes = ""
-    question_ref = d.payload(c.question)
-    if question_ref is not None:
-        approval.question_ref = question_ref
+    approval = revise_question(d, current_approval(d, c.no), bytes.fromhex(c.digest), d.payload(c.question))
     return finish_decision(d, {"revision": approval.revision}, "revise_approval")
 
 
@@ -314,7 +304,6 @@ def revise_approval(d: Draft, c: ReviseApproval) -> Decision:
 
 
 def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
-    """An event from outside (law 2)."""
     run = d.run
     if run.inbox_total and (seen := d.snap.find_event_id(c.event_id)) is not None:
         if seen.name != c.name:
@@ -322,13 +311,12 @@ def deliver_event(d: Draft, c: DeliverEvent) -> Decision:
                 "INVALID_INPUT", f"event id {c.event_id!r} was already delivered as {seen.name!r}"
             )
         return Decision({"again": True, "taken": seen.wait_no is not None})
-    if run.status in CLOSED_RUN:
-        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+    check_run_open(d)
     if run.cancel_at is not None:
         raise TenureError("RUN_CANCELING", "the run is being canceled and takes no more events")
     wait = None
     if run.waits_open:
-        # One that has expired takes nothing any more, though nobody has swept it yet.
+        # An expired wait takes no event, even before the sweeper has ended it.
         takers = d.snap.open_event_waits(c.name)
         wait = next((w for w in takers if w.expires_at is None or w.expires_at > d.now), None)
     if run.inbox_total >= EVENT_IDS_PER_RUN_MAX or (
@@ -359,7 +347,7 @@ def finish_child(d: Draft, c: FinishChild) -> Decision:
     """A child has ended. The message may be repeated and counts once."""
     child = d.snap.find_child(c.child_id)
     if child is None:
-        # The successor of a child has ended before we were told that there is one: it is told again.
+        # The successor of a child may end before its parent hears of the restart: the message is sent again.
         raise TenureError("CHILD_NOT_KNOWN", f"no child {c.child_id} is known here yet")
     if child.state != "open":
         return Decision({"again": True})
@@ -391,15 +379,13 @@ def _child_restarted(d: Draft, child: ChildRow, successor: int) -> Decision:
 
 
 def end_wait(d: Draft, c: EndWait) -> Decision:
-    """End waits for events and times by hand, never an approval. The caller becomes involved in the run."""
     run = d.run
-    if run.status in CLOSED_RUN:
-        raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+    check_run_open(d)
     waits = [w for w in open_waits(d) if w.kind in ("event", "time")]
     if run.status == "waiting_approval":
         raise TenureError(
             "RUN_INVALID_TRANSITION",
-            "the run waits for people: only their decision ends that, never a resume",
+            "the run waits for an approval: only a decision ends that wait, not a resume",
         )
     if run.status != "waiting_external" or not waits:
         raise TenureError("RUN_INVALID_TRANSITION", "the run waits for no event and no time")

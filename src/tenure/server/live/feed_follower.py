@@ -116,8 +116,8 @@ def make_frame(id_: str, news: Notification) -> bytes:
     if news.type == STATUS_CHANGED:
         body = StatusFrame(news.run, news.word)
     elif news.type == STEP_COMPLETED:
-        skipped = tuple(SkippedStepFrame(name, CONDITION_FALSE) for name in news.told.skipped)
-        body = StepFrame(news.run, news.told.steps, skipped or msgspec.UNSET)
+        skipped = tuple(SkippedStepFrame(name, CONDITION_FALSE) for name in news.item.skipped)
+        body = StepFrame(news.run, news.item.steps, skipped or msgspec.UNSET)
     elif news.type == PROPOSAL_CREATED:
         body = ProposalFrame(news.question)
     elif news.type == APPROVAL_REMINDER:
@@ -160,7 +160,7 @@ class StreamListener:
         self._waiter: asyncio.Future[None] | None = None
 
     def wants(self, news: Notification) -> bool:
-        return (not self.runs or news.told.run_id in self.runs) and (
+        return (not self.runs or news.item.run_id in self.runs) and (
             not self.types or news.type in self.types
         )
 
@@ -383,7 +383,7 @@ class FeedFollower:
     def _distribute(self, row: FeedRow) -> None:
         by_tenant: dict[str, list[tuple[Notification, bytes]]] = {}
         for news in build_notifications(decode_feed_lines(row.body), self._listeners.keys()):
-            tenant = news.told.tenant
+            tenant = news.item.tenant
             frame = make_frame(self._id(tenant, row.pos, news.part), news)
             by_tenant.setdefault(tenant, []).append((news, frame))
         for tenant, made in by_tenant.items():

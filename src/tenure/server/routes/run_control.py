@@ -334,7 +334,7 @@ async def start_from_run(
     at = created.at
     if created.again:
         if held is not None and held.first:
-            raise key_expired_error(created.run_id, "was made long ago")
+            raise key_expired_error(created.run_id, "was created long ago")
         at = (await engine.scope.reader.row(created.run_id)).created_at
     return answer_created(command, created.run_id, created.status, at)
 

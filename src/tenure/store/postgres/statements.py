@@ -22,8 +22,7 @@ from msgspec import structs
 
 from tenure.futures import run_in_thread
 from tenure.kernel.feed import encode_feed_lines
-from tenure.kernel.row_ops import LIGHT_COLUMNS
-from tenure.kernel.run_rows import ROWS, RunRow, RunSpecRow
+from tenure.kernel.run_rows import LIGHT_COLUMNS, ROWS, RunRow, RunSpecRow
 from tenure.store import port, query_registry
 from tenure.store.postgres.connection import STATEMENTS_MAX, PostgresConnection
 

@@ -21,8 +21,7 @@ import msgspec
 from msgspec.json import encode
 
 from tenure.kernel.feed import FeedLine, encode_feed_lines
-from tenure.kernel.row_ops import LIGHT_COLUMNS
-from tenure.kernel.run_rows import ROWS, RunRow
+from tenure.kernel.run_rows import LIGHT_COLUMNS, ROWS, RunRow
 from tenure.store import port, query_registry
 
 SQL = query_registry.load_queries("sqlite")
