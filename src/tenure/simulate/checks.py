@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tenure.clock import SECOND_US, us
 from tenure.doctor import RunDump, Violation, check_run
+from tenure.doctor.checked_run import RUN_QUERIES
 from tenure.kernel.run_rows import CLOSED_RUN, AttemptRow, EventRow, RunRow
 from tenure.simulate.store import WriteLog
 
@@ -22,20 +23,10 @@ if TYPE_CHECKING:
 RATE_WINDOW_US = 60_000_000
 LATE_SECONDS_MAX = 120.0
 """Without faults, a timer is swept within this time."""
-_ROWS = {
-    "steps": "steps_of",
-    "attempts": "attempts_of",
-    "checkpoints": "checkpoints_of",
-    "waits": "waits_of",
-    "approvals": "approvals_of",
-    "inbox": "inbox_of",
-    "children": "children_of",
-    "payloads": "payloads_of",
-    "events": "events_of",
-    "outbox": "outbox_of",
-}
-_ACT_ROWS = {"verdicts": "verdicts_of", "receipts": "receipts_of", "run_spends": "run_spends_of"}
-"""Read only in worlds with acts, because other worlds have none."""
+_UNUSED_ROWS = ("artifacts", "cost_lines", "evidence")
+"""No world has such rows, so they are not read."""
+_ACT_ROWS = ("verdicts", "receipts", "run_spends")
+"""Read only in worlds with acts."""
 
 
 class Checks:
@@ -82,8 +73,10 @@ class Checks:
         runs = inspect("get_run", run_id)
         if not runs:
             return None
-        queries = _ROWS | _ACT_ROWS if self._world.workload.acts else _ROWS
-        rows = {field: inspect(query, run_id) for field, query in queries.items()}
+        left_out = _UNUSED_ROWS if self._world.workload.acts else _UNUSED_ROWS + _ACT_ROWS
+        rows = {
+            field: inspect(query, run_id) for field, query in RUN_QUERIES.items() if field not in left_out
+        }
         return RunDump(run=runs[0], spec=next(iter(inspect("get_spec", run_id)), None), **rows)
 
     def _report(self, violations: list[Violation]) -> None:
