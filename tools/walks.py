@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 import tenure
-from bench.service import a_key
+from bench.service import create_key
 from tenure.cli.workflows.registration import register_workflows
 from tenure.engine import Engine
 from tenure.server.app import make_app
@@ -88,7 +88,7 @@ async def walk_run_creation() -> Walk:
     with tempfile.TemporaryDirectory() as folder:
         async with Engine(f"sqlite:{folder}/walk.db", sweep=False) as engine:
             await register_workflows(engine, [_workflow])
-            key = await a_key(engine, "operator")
+            key = await create_key(engine, "operator")
             app: Any = make_app(ServerContext(engine, Settings(log_requests=False, log_runs=False)))
             for warm in (True, True, False):
                 scope, answers = _http_scope(key), list[Any]()
