@@ -63,15 +63,15 @@ class DatabaseSummary(msgspec.Struct, kw_only=True):
     """Run ids of rows without a run."""
     lost_specs: Sequence[int] = ()
     """Runs without a spec, or with a spec of another tenant."""
-    untold: Sequence[tuple[int, int]] = ()
+    not_in_feed: Sequence[tuple[int, int]] = ()
     """Events that changed a run's status and are not in the feed: (run, sequence)."""
-    unfounded: Sequence[tuple[int, int]] = ()
+    feed_without_event: Sequence[tuple[int, int]] = ()
     """Feed lines without an event: (run, sequence)."""
     broken_chains: Sequence[tuple[str, int]] = ()
     """Admin chains that do not recompute: (tenant, line)."""
     broken_ledgers: Sequence[tuple[str, str, str]] = ()
     """Flaws of ledgers: (tenant, place, flaw)."""
-    bare_secrets: Sequence[tuple[str, str]] = ()
+    inline_secrets: Sequence[tuple[str, str]] = ()
     """Hooks and webhooks whose secret is not a reference: (tenant, which)."""
 
 
@@ -157,8 +157,8 @@ DATABASE_CHECKS: tuple[DatabaseCheck, ...] = (
     _report("I33", "other_answer", "run", "is not the run that is recorded for its key {1!r}"),
     _report("I35", "same_slot", "run", "was started for the slot {1!r}, as was another run"),
     _report("I37", "same_act", "run", "holds the action key {1!r}, as does another run"),
-    _report("I39", "untold", "run", "its event {1} changed its status and is not in the feed"),
-    _report("I39", "unfounded", "run", "the feed has its event {1}, which does not exist"),
+    _report("I39", "not_in_feed", "run", "its event {1} changed its status and is not in the feed"),
+    _report("I39", "feed_without_event", "run", "the feed has its event {1}, which does not exist"),
     ("I46", leases_within_caps),
     ("I46", starts_within_rates),
     _report("I46", "key_holders_twice", "run", "holds a concurrency key that another open run also holds"),
@@ -169,7 +169,7 @@ DATABASE_CHECKS: tuple[DatabaseCheck, ...] = (
     _report("I51", "broken_ledgers", "tenant", "{1}: {2}"),
     _report(
         "I53",
-        "bare_secrets",
+        "inline_secrets",
         "tenant",
         "has a {1} whose secret is not a reference: it may be the secret itself",
     ),

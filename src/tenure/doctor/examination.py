@@ -188,12 +188,12 @@ async def _summarize(
     store: QueryReader, starts: list[RatedStart], keys: _Keys, feed: FeedCheck
 ) -> DatabaseSummary:
     amiss = await store.read("records_amiss")
-    untold, unfounded = await feed.finish(store)
+    not_in_feed, feed_without_event = await feed.finish(store)
     return DatabaseSummary(
         caps=await store.read("all_caps"),
         usage=[LeaseCount(row.tenant, row.workflow, row.leases) for row in await store.read("live_usage")],
         starts=starts,
-        same_key=keys.twice,
+        same_key=keys.same_key,
         other_request=[(row.run_id, row.name) for row in amiss if row.other_request],
         other_answer=[(row.run_id, row.name) for row in amiss if row.other_answer],
         same_slot=keys.same_slot,
@@ -202,10 +202,10 @@ async def _summarize(
         key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
         orphans=[row.run_id for row in await store.read("orphan_rows")],
         lost_specs=[row.run_id for row in await store.read("lost_specs")],
-        untold=untold,
-        unfounded=unfounded,
+        not_in_feed=not_in_feed,
+        feed_without_event=feed_without_event,
         broken_chains=await find_broken_chains(store),
-        bare_secrets=await find_inline_secrets(store),
+        inline_secrets=await find_inline_secrets(store),
         broken_ledgers=[(tenant, flaw.place, flaw.text) for tenant, flaw in await find_broken_ledgers(store)],
     )
 
@@ -225,7 +225,7 @@ class _Keys:
 
     def __init__(self) -> None:
         self._holders: dict[bytes, int] = {}
-        self.twice: list[tuple[int, str]] = []
+        self.same_key: list[tuple[int, str]] = []
         self.same_slot: list[tuple[int, str]] = []
         self.same_act: list[tuple[int, int, str]] = []
         """(run, another run, the key that a receipt of each held when it was read)."""
@@ -250,7 +250,7 @@ class _Keys:
         if spec is None or spec.idempotency_key is None:
             return
         if self._other_holder(run.id, "key", spec.tenant, spec.source, spec.idempotency_key) is not None:
-            self.twice.append((run.id, spec.idempotency_key))
+            self.same_key.append((run.id, spec.idempotency_key))
         # I35: a run names its slot whatever its key is. A rerun repeats the name.
         if (
             spec.source == "scheduler"

@@ -53,13 +53,13 @@ class FeedCheck:
                 left.pop((line.run_id, line.seq), None)
                 if line.seq > self._versions.get(line.run_id, line.seq):
                     beyond.add((line.run_id, line.seq))
-        unfounded = [
+        feed_without_event = [
             (run_id, seq)
             for run_id, seq in sorted(beyond)
             for run in await store.read("get_run", run_id)  # it may have new events since it was read
             if run.version < seq
         ]
-        return sorted(key for key, at in left.items() if at > since), unfounded
+        return sorted(key for key, at in left.items() if at > since), feed_without_event
 
 
 async def _since(store: QueryReader) -> int | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tenure.clock import SECOND_US, us
 from tenure.doctor import RunDump, Violation, check_run
 from tenure.doctor.checked_run import RUN_QUERIES
+from tenure.doctor.database_checks import RATE_WINDOW_US
 from tenure.kernel.run_rows import CLOSED_RUN, AttemptRow, EventRow, RunRow
 from tenure.simulate.store import WriteLog
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tenure.simulate.process import Process
     from tenure.simulate.world import World
 
-RATE_WINDOW_US = 60_000_000
 LATE_SECONDS_MAX = 120.0
 """Without faults, a timer is swept within this time."""
 _UNUSED_ROWS = ("artifacts", "cost_lines", "evidence")
@@ -41,7 +41,7 @@ class Checks:
 
     # -------------------------------------------------------------------------------- after a commit
 
-    def after(self, process: Process, seen: WriteLog) -> None:
+    def check_commit(self, process: Process, seen: WriteLog) -> None:
         """Check everything that a transaction touched."""
         world = self._world
         for run_id in seen.run_ids:
@@ -51,7 +51,7 @@ class Checks:
                 world.oracle.deleted(run_id)
                 continue
             run = bundle.run
-            kinds = ",".join(event.kind for event in self._news(run, bundle.events))
+            kinds = ",".join(event.kind for event in self._new_events(run, bundle.events))
             world.note(
                 process.name,
                 f"{run_id & 0xFFFF:04x} v{run.version} {run.status} {kinds} {run.head.hex()[:8]}",
@@ -83,7 +83,7 @@ class Checks:
         for violation in violations[:1]:
             self._world.violate(f"{violation} (run {violation.run_id & 0xFFFF:04x})")
 
-    def _news(self, run: RunRow, events: list[EventRow]) -> list[EventRow]:
+    def _new_events(self, run: RunRow, events: list[EventRow]) -> list[EventRow]:
         """The events since the last check. The events before must not have changed."""
         version, head = self._heads.get(run.id, (0, b""))
         self._heads[run.id] = (run.version, run.head)
@@ -189,7 +189,7 @@ class Checks:
             return f"run {run.id & 0xFFFF:04x} is still {run.status}"
         return self.unsettled()
 
-    def everything(self) -> None:
+    def check_everything(self) -> None:
         """Check every run as in a system that has settled."""
         now = self._world.now_us()
         for run_id in self.run_ids:
@@ -204,14 +204,14 @@ class Checks:
                             f"a child has ended, and it is still open in run {run_id & 0xFFFF:04x}"
                         )
 
-    def at_the_end(self) -> None:
+    def check_end(self) -> None:
         """Check for rows without a run, and everything that was promised."""
         world = self._world
         for query in ("orphan_rows", "lost_specs", "key_holders_twice"):
             if found := world.inspect(query):
                 world.violate(f"I50: {query}: {found[0]}")
-        world.oracle.at_the_end()
+        world.oracle.check_end()
         if world.workload.acts:
-            world.service.at_the_end(
+            world.service.check_end(
                 [row for run_id in self.run_ids for row in world.inspect("receipts_of", run_id)]
             )

@@ -61,7 +61,7 @@ class ExternalService:
         for done in self._effects.values():
             done[:] = [run for run in done if run != run_id]
 
-    def at_the_end(self, receipts: list[ReceiptRow]) -> None:
+    def check_end(self, receipts: list[ReceiptRow]) -> None:
         """Compare all receipts with the effects."""
         for receipt in receipts:
             if receipt.state == "succeeded" and not self.has(receipt.tenant, receipt.name):

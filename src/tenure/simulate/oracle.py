@@ -35,6 +35,7 @@ from tenure.kernel.commands import (
 from tenure.kernel.decide.creation import CreatedRun
 from tenure.kernel.lease_types import Lease, LeaseReply
 from tenure.kernel.run_rows import CLOSED_RUN, AttemptRow, CheckpointRow, StepRow
+from tenure.simulate.network import RETRYABLE_CODES
 from tenure.simulate.workload import STRANGER
 
 if TYPE_CHECKING:
@@ -45,7 +46,6 @@ UNEXPECTED_CODES = frozenset(
     {"INTERNAL_ERROR", "INVALID_INPUT", "STORE_READ_ONLY", "STORE_NOT_MIGRATED", "PLAN_INVALID"}
 )
 """No command of the simulation gives a reason for these errors."""
-TEMPORARY_CODES = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "QUEUE_FULL"})
 _ENDS = {Complete: "succeeded", Fail: "failed", Release: "released", AckCancel: "canceled"}
 
 
@@ -97,26 +97,26 @@ class Oracle:
         if error is not None and error.code in UNEXPECTED_CODES:
             self._violate(f"{type(asked).__name__} was refused with {error}")
         if isinstance(asked, RunCommand) and asked.tenant == STRANGER:
-            if error is None or error.code not in (*TEMPORARY_CODES, "RUN_NOT_FOUND"):
+            if error is None or error.code not in (*RETRYABLE_CODES, "RUN_NOT_FOUND"):
                 self._violate(f"I50: a stranger's {type(asked).__name__} was answered {error or result}")
         elif verb == "claim":
             for lease in result or ():
                 self.lease_handed(lease)
         elif verb == "create":
-            self._create(asked, known, result, error)
+            self._check_creation(asked, known, result, error)
         elif isinstance(asked, RunCommand) and asked.run_id in self._deleted:
             pass
         elif isinstance(asked, LeaseCommand):
-            self._message(asked, known, result, error)
+            self._check_reply(asked, known, result, error)
         elif isinstance(asked, Command) and error is None:
-            self._command(asked, result)
+            self._check_command(asked, result)
 
-    def _create(
+    def _check_creation(
         self, asked: CreateRun, known: int | None, result: CreatedRun | None, error: TenureError | None
     ) -> None:
         key = (asked.tenant, asked.idempotency_key or "")
         if result is None:
-            if known is not None and error is not None and error.code not in TEMPORARY_CODES:
+            if known is not None and error is not None and error.code not in RETRYABLE_CODES:
                 self._violate(f"I31: the key {key[1]} made a run before and is refused now: {error}")
             return
         if result.run_id in self._deleted:
@@ -131,7 +131,7 @@ class Oracle:
         if result.lease is not None:
             self.lease_handed(result.lease)
 
-    def _message(
+    def _check_reply(
         self,
         asked: LeaseCommand,
         known: LeaseReply | str | None,
@@ -140,7 +140,7 @@ class Oracle:
     ) -> None:
         key = _key(asked)
         if error is not None:
-            if error.code in TEMPORARY_CODES:
+            if error.code in RETRYABLE_CODES:
                 return
             if (
                 isinstance(known, LeaseReply)
@@ -166,7 +166,7 @@ class Oracle:
                 self._violate(f"I27: {key} was answered {first} and now {reply}")
             return
         self._first[key] = reply
-        self._effect(asked, reply)
+        self._check_effect(asked, reply)
 
     def _promise(self, lease: Key, expires_at: int) -> None:
         self._promised[lease] = max(self._promised.get(lease, 0), expires_at)
@@ -187,7 +187,7 @@ class Oracle:
         rows: list[CheckpointRow] = self._world.inspect("checkpoints_of", asked.run_id)
         return next((row for row in rows if row.idx == asked.idx and row.name == asked.name), None)
 
-    def _effect(self, asked: LeaseCommand, reply: LeaseReply) -> None:
+    def _check_effect(self, asked: LeaseCommand, reply: LeaseReply) -> None:
         """Check that the effect of an accepted message is in the database."""
         run_id, idx = asked.run_id, asked.idx
         attempt = self._attempt(run_id, idx, asked.n)
@@ -210,7 +210,7 @@ class Oracle:
                 if before != asked.n:
                     self._violate(f"I17: step {idx} was completed by attempts {before} and {asked.n}")
         elif isinstance(asked, RecordCheckpoint):
-            self._wrote_checkpoint(asked)
+            self._check_checkpoint(asked)
         elif isinstance(asked, OpenWait):
             if not any(
                 w.no == reply.no and w.label == asked.label for w in self._world.inspect("waits_of", run_id)
@@ -219,7 +219,7 @@ class Oracle:
         elif isinstance(asked, Suspend) and reply.state == "suspended" and attempt.state != "suspended":
             self._violate(f"a suspended attempt is {attempt.state}")
 
-    def _wrote_checkpoint(self, asked: RecordCheckpoint) -> None:
+    def _check_checkpoint(self, asked: RecordCheckpoint) -> None:
         place = (asked.run_id, asked.idx, asked.name)
         before = self._wrote.get(place, (0, 0, None))
         if before[:2] <= (asked.n, asked.seq):
@@ -232,7 +232,7 @@ class Oracle:
         attempts: list[AttemptRow] = self._world.inspect("attempts_of", run_id)
         return next((a for a in attempts if a.idx == idx and a.n == n), None)
 
-    def _command(self, asked: Command, result: Any) -> None:
+    def _check_command(self, asked: Command, result: Any) -> None:
         if isinstance(asked, RequestCancel):
             run = self._world.inspect("get_run", asked.run_id)[0]
             if run.cancel_at is None:
@@ -313,11 +313,11 @@ class Oracle:
                     self._violate(
                         f"I43: approved by {sorted(voters)}, and {approval.people} people were needed"
                     )
-        self._waits(bundle)
+        self._check_waits(bundle)
         steps = {step.idx: step for step in bundle.steps}
         for (owner, idx), n in self._completed.items():
             if owner == run_id:
-                self._still_completed(steps.get(idx), n)
+                self._check_completed(steps.get(idx), n)
         found = {(row.idx, row.name): row for row in bundle.checkpoints}
         for (owner, idx, name), (n, seq, _) in self._wrote.items():
             if owner == run_id:
@@ -325,7 +325,7 @@ class Oracle:
                 if row is None or (row.n, row.seq) < (n, seq):
                     self._violate(f"checkpoint {name} of attempt {n} was accepted and is lost")
 
-    def _waits(self, bundle: RunDump) -> None:
+    def _check_waits(self, bundle: RunDump) -> None:
         """Check that no wait misses a buffered event, and that no deadline passed while a person was asked."""
         waiting = {
             wait.name
@@ -341,12 +341,12 @@ class Oracle:
             if any(b'"waiting_approval","timed_out"' in event.body for event in ending):
                 self._violate("rule 19: the run timed out while it waited for a person")
 
-    def _still_completed(self, step: StepRow | None, n: int) -> None:
+    def _check_completed(self, step: StepRow | None, n: int) -> None:
         if step is None or step.state != "succeeded" or step.attempt != n:
             state = "gone" if step is None else f"{step.state} in attempt {step.attempt}"
             self._violate(f"a completion by attempt {n} was accepted and the step is {state}")
 
-    def at_the_end(self) -> None:
+    def check_end(self) -> None:
         """Check that every created run has ended, and that no request made more runs than there were requests."""
         made: dict[bytes, int] = {}
         for run_id in self._world.checks.run_ids:

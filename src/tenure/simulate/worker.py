@@ -220,7 +220,7 @@ class Job:
             else:
                 await self._step()
         except CancelRequested:
-            await self._stopped()
+            await self._answer_cancel()
 
     async def _finish(self, kind: type[LeaseCommand], **fields: Any) -> NoReturn:
         await self.say(kind, **fields)
@@ -257,7 +257,7 @@ class Job:
             )
         await self.say(Complete, output=OUTPUT)
 
-    async def _stopped(self) -> None:
+    async def _answer_cancel(self) -> None:
         """Answer a cancellation. Most workers acknowledge it; some are late, and some never answer."""
         rng = self.rng
         await asyncio.sleep(rng.choice((0.1, 5.0)) * rng.random())

@@ -146,7 +146,7 @@ class World:
 
     def on_commit(self, process: Process, seen: WriteLog) -> None:
         self.commits += 1
-        self.checks.after(process, seen)
+        self.checks.check_commit(process, seen)
         self.agenda.look()
 
     # -------------------------------------------------------------------------------- the processes
@@ -296,7 +296,7 @@ class World:
         await self._wait_until_none(self.checks.unsettled, SETTLE_SECONDS_MAX)
         self.spawn("finish", Finisher(self).live())
         await self._wait_until_none(self.checks.unfinished, END_SECONDS_MAX)
-        self.checks.at_the_end()
+        self.checks.check_end()
 
     async def _activate_policies(self, version: int) -> None:
         """Activate a version of every tenant's policy."""
@@ -320,7 +320,7 @@ class World:
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 1.3, seconds_max / 100, 3600.0)
-        self.checks.everything()
+        self.checks.check_everything()
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> None:
         """Start a task on a host of its own."""
