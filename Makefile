@@ -68,14 +68,12 @@ clauses: $(STAMP) ## List the clauses of docs/spec and the tests that prove them
 # Every generator of documentation is listed here; the tests check that their output is fresh.
 docs: $(STAMP) ## Regenerate the generated documentation and SQL
 	$(BIN)/tenure lifecycle docs
-	$(if $(wildcard tools/error_pages.py),$(BIN)/python tools/error_pages.py)
-	$(BIN)/python tools/workflow_schema.py
-	$(BIN)/python tools/policy_schema.py
-	$(BIN)/python tools/roles_page.py
-	$(BIN)/python tools/connectors_page.py
+	$(BIN)/python -m tools.error_pages
+	$(BIN)/python -m tools.json_schemas
+	$(BIN)/python -m tools.roles_page
+	$(BIN)/python -m tools.connectors_page
 	$(BIN)/python -m tools.save_variants
-	$(BIN)/python -m tools.sqlite_schema
-	$(BIN)/python -m tools.postgres_schema
+	$(BIN)/python -m tools.sql_schemas
 	$(BIN)/python -m tests.chaos.bug_table
 
 site: $(STAMP) ## Build the documentation as a site in build/site; links and anchors are checked

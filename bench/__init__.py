@@ -1,1 +1,1 @@
-"""Tenure's benchmark: every figure against what the same machine can do bare, in the same run."""
+"""Tenure's benchmark: every figure is compared with what the bare database or a peer does on the same machine, in the same run."""

@@ -1,9 +1,9 @@
 """`python -m bench`: measure the figures and print them.
 
 Laws:
-1. It measures: a missed bar is shown and is no error, unless --strict asks for it.
+1. A missed bar is shown. It is an error only with --strict.
 2. Results go to stdout, progress to stderr.
-3. A sample that does not check out ends the program with 2: nothing after it could be believed.
+3. An invalid sample ends the program with 2, because no later result could be trusted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -32,7 +31,7 @@ from bench.peers import comparing
 from bench.peers.known import UnknownPeer
 from bench.places import Place, open_places
 from bench.plan import QUICK, Plan
-from bench.report import Result, print_line, print_table, result_of, versions, write_json
+from bench.report import Result, print_json, print_table, result_of, versions, write_json
 from tenure.engine.entry_point import COLLECT_AFTER
 from tenure.limits import BATCH_COMMANDS_MAX
 from tenure.orchestrator import Orchestrator
@@ -41,7 +40,7 @@ MILLION = 1_000_000
 
 
 class Screen:
-    """Progress on stderr: a bar where there is a terminal, lines where there is none."""
+    """Progress on stderr: a bar on a terminal, otherwise lines."""
 
     def __init__(self, rounds: int) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -61,31 +60,31 @@ class Screen:
             self._progress.stop()
 
     def begin(self, head: str) -> None:
-        """The next series, or round of one."""
+        """Begin a series, or the next round of it."""
         self._head = head
 
     def say(self, what: str) -> None:
-        """What is being done now."""
+        """Show what is being done."""
         self._progress.update(self._task, description=f"{self._head}: {what}")
 
     def round_done(self, text: str) -> None:
-        """A round and what it gave."""
+        """Show the result of a round."""
         self._progress.advance(self._task)
         self._console.print(text, style="dim", soft_wrap=True)
 
 
 def chosen(plan: Plan, only: str) -> list[Series]:
-    """The series with a figure of that name; a pattern without wildcards may stand anywhere in it."""
-    pattern = only if any(sign in only for sign in "*?[") else f"*{only}*"
+    """The series with a figure whose name matches."""
     return [
-        one for one in all_series(plan) if any(fnmatchcase(figure.name, pattern) for figure in one.figures)
+        one
+        for one in all_series(plan)
+        if any(comparing.name_matches(figure.name, only) for figure in one.figures)
     ]
 
 
 async def measure(
     series: list[Series], places: dict[str, Place], plan: Plan, done: Callable[[Result], None]
 ) -> None:
-    """Every series, round after round."""
     with Screen(len(series) * plan.repeat) as screen:
         for one in series:
             names = ", ".join(figure.name for figure in one.figures)
@@ -108,7 +107,7 @@ async def measure(
 
 
 def peers_asked(peers: str, only: str, *, small: bool) -> comparing.Asked:
-    """What `--peers` names; when it is not given, the standard ones belong to the whole bench only."""
+    """The peers of `--peers`. By default, the whole bench has the standard peers, and a part of it none."""
     try:
         return comparing.asked_for(peers or ("none" if only or small else "standard"), only)
     except UnknownPeer as unknown:
@@ -116,20 +115,20 @@ def peers_asked(peers: str, only: str, *, small: bool) -> comparing.Asked:
 
 
 async def settings_of(places: dict[str, Place], plan: Plan, frozen: int) -> dict[str, str]:
-    """Everything one has to know to measure the same again."""
+    """Everything that is needed to repeat the measurement."""
     found = versions()
     for place in places.values():
         found |= await place.settings()
         async with place.database() as database:
-            lanes = len(Orchestrator(database.store)._lanes)  # how many it chooses is its own business
+            lanes = len(Orchestrator(database.store)._lanes)
         found[f"{place.name} lanes"] = f"{lanes}, up to {BATCH_COMMANDS_MAX} commands per commit"
     found["in flight"] = (
         f"{plan.code_first_in_flight} runs code-first; leased {plan.leased_in_flight} runs,"
         f" {plan.workers} workers with {plan.slots} slots each"
     )
-    found["samples"] = f"median of {plan.repeat}, interleaved with what they are compared to"
+    found["samples"] = f"median of {plan.repeat}, interleaved with what they are compared with"
     found["gc"] = (
-        f"on, looks after {COLLECT_AFTER:,} new objects as in `tenure worker`; {frozen:,} objects of the start-up frozen"
+        f"on, collects after {COLLECT_AFTER:,} new objects as in `tenure worker`; {frozen:,} objects of the start-up frozen"
         " (gc.freeze), collected before each sample"
     )
     found["loop"] = "uvloop, one process"
@@ -138,60 +137,63 @@ async def settings_of(places: dict[str, Place], plan: Plan, frozen: int) -> dict
 
 
 def load_of(before: float, after: float) -> str:
-    """How busy the machine was; a figure from a busy one says little, whether it meets its bar or not."""
-    said = f"{before:.1f} before the bench, {after:.1f} at its end"
+    """The load average, with a warning if the machine was busy."""
+    text = f"{before:.1f} before the bench, {after:.1f} at its end"
     if before > (os.cpu_count() or 1) / 4:
-        said += "; OTHERS WERE AT WORK: measure again on a quiet machine before believing any of this"
-    return said
+        text += "; THE MACHINE WAS BUSY: do not trust these figures, measure again on a quiet machine"
+    return text
 
 
 def _stop(number: int, frame: object) -> None:
-    """End as after an error, so that the databases are removed."""
+    """Exit with an exception, so that the databases are removed."""
     del frame
     raise SystemExit(128 + number)
 
 
 def main(
     only: Annotated[
-        str, typer.Option(help="Only figures whose name has this in it (or fits this glob).")
+        str, typer.Option(help="Only figures whose name contains this, or matches this glob.")
     ] = "",
-    quick: Annotated[bool, typer.Option(help="Tiny samples: shows that it works, says nothing.")] = False,
+    quick: Annotated[
+        bool, typer.Option(help="Tiny samples: shows that the bench works, says nothing about speed.")
+    ] = False,
     repeat: Annotated[int, typer.Option(help="Samples per figure; the median counts. 0: as planned.")] = 0,
-    finished: Annotated[int, typer.Option(help="Also with so many finished runs in the database.")] = 0,
+    finished: Annotated[int, typer.Option(help="Also measure with this many finished runs.")] = 0,
     million: Annotated[bool, typer.Option(help="The same as --finished 1000000.")] = False,
     in_flight: Annotated[int, typer.Option(help="Runs in flight on the code-first path. 0: as planned.")] = 0,
     profile: Annotated[
         bool, typer.Option(help="Show where the time goes instead of measuring figures.")
     ] = False,
     json: Annotated[
-        Path | None, typer.Option(help="Also write everything, every sample too, to a file.")
+        Path | None, typer.Option(help="Also write the report with every sample to this file.")
     ] = None,
-    strict: Annotated[bool, typer.Option(help="End with 1 when a bar is missed.")] = False,
+    strict: Annotated[bool, typer.Option(help="End with 1 if a bar is missed.")] = False,
     peers: Annotated[
         str,
         typer.Option(
-            help="Other systems to measure too: names with commas between, standard, all or none."
-            " The whole bench has the standard ones, a part of it none."
+            help="Also measure other systems: names separated by commas, standard, all or none."
+            " By default, the whole bench has the standard ones, and a part of it none."
         ),
     ] = "",
 ) -> None:
-    """Measure Tenure's figures against what the same machine does bare, in the same run.
+    """Measure Tenure's figures and compare them with the bare database, in the same run.
 
-    Needs no set-up: a private PostgreSQL is started and removed. Takes some minutes; leave the machine alone
+    Needs no set-up: a private PostgreSQL is started and removed. Takes some minutes. Leave the machine alone
     meanwhile.
     """
     plan = QUICK if quick else Plan()
-    if repeat:
-        plan = msgspec.structs.replace(plan, repeat=repeat)
-    if in_flight:
-        plan = msgspec.structs.replace(plan, code_first_in_flight=in_flight)
-    plan = msgspec.structs.replace(plan, finished=MILLION if million else finished)
+    plan = msgspec.structs.replace(
+        plan,
+        repeat=repeat or plan.repeat,
+        code_first_in_flight=in_flight or plan.code_first_in_flight,
+        finished=MILLION if million else finished,
+    )
     series = chosen(plan, only)
     asked = peers_asked(peers, only, small=quick or profile)
     if not series and not asked.comparisons:
-        raise typer.BadParameter(f"no figure is named like {only!r}", param_hint="--only")
+        raise typer.BadParameter(f"no figure matches {only!r}", param_hint="--only")
     signal.signal(signal.SIGTERM, _stop)
-    load_before = os.getloadavg()[0]  # before we are part of it ourselves
+    load_before = os.getloadavg()[0]  # before the bench adds to it
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
@@ -200,7 +202,7 @@ def main(
 
     def done(result: Result) -> None:
         results.append(result)
-        print_line(result)
+        print_json(result.line)
 
     outcome = comparing.Outcome([], [])
     with open_places({figure.store for one in series for figure in one.figures} | asked.stores) as places:
@@ -215,17 +217,17 @@ def main(
             say = partial(print, file=sys.stderr)
             outcome = uvloop.run(comparing.compare_all(asked, places, plan, say, quick=quick))
         except Broken as broken:
-            print(f"The sample does not check out: {broken}", file=sys.stderr)
+            print(f"The sample is invalid: {broken}", file=sys.stderr)
             raise typer.Exit(2) from broken
-    comparing.print_lines(outcome.systems)
+    for line in comparing.lines(outcome.systems):
+        print_json(line)
     for result in outcome.results:
         done(result)
     settings |= comparing.settings_of(outcome.systems)
     settings["load"] = load_of(load_before, os.getloadavg()[0])
     print_table(results, settings)
     if json is not None:
-        write_json(json, results, settings)
-        comparing.add_to_json(json, outcome.systems)
+        write_json(json, settings=settings, figures=results, systems=outcome.systems)
     if strict and not all(result.line.met for result in results):
         raise typer.Exit(1)
 

@@ -1,11 +1,11 @@
-"""`python -m bench.evidence`: how long a run's evidence takes, and what sealing takes from running.
+"""`python -m bench.evidence`: how long the evidence of a run takes, and how much sealing slows other runs down.
 
     python -m bench.evidence [--events 1000] [--runs 1500] [--rounds 3] [--store sqlite]
 
 Laws:
-1. What is built is verified, and what was sealed is counted: a bundle with something wrong ends the bench with 2.
-2. With sealing and without it are measured one directly after the other, on a new database each, and the medians compared.
-3. One JSON line for each figure, on stdout: the name, the value with its unit, and the bar.
+1. Every bundle is verified, and sealed runs are counted. A wrong bundle ends the bench with 2.
+2. Throughput with and without sealing is measured one directly after the other, each on a new database. The medians are compared.
+3. It prints a JSON line for each figure: the name, the value with its unit, and the bar.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from bench import workloads
 from bench.figures import orchestrating
 from bench.places import STORES, Place, open_places
+from bench.report import print_json
 from tenure.artifacts import ArtifactStore
 from tenure.govern.evidence.bundle import build_bundle
 from tenure.govern.evidence.sealer import RunSealer, SealerTask
@@ -34,24 +34,16 @@ from tenure.proof.signatures import TrustedKeys
 
 BAR_SECONDS = 1.0
 BAR_KEPT = 0.9
-"""What must be left of the throughput while sealing goes on; the machine's mood is of that size."""
+"""The share of the throughput that must remain during sealing. The noise of a machine is about as large as the loss."""
 IN_FLIGHT = 200
 
 
-def figure(name: str, value: float, unit: str, bar: float, **more: Any) -> None:
-    """Print one."""
-    line = {"figure": name, "value": round(value, 4), "unit": unit, "bar": bar, **more}
-    print(msgspec.json.encode(line).decode(), flush=True)
-
-
-def broken(problem: str) -> None:
-    """End the bench (law 1)."""
-    print(problem, file=sys.stderr)
-    raise SystemExit(2)
+def print_figure(name: str, value: float, unit: str, bar: float, **more: Any) -> None:
+    print_json({"figure": name, "value": round(value, 4), "unit": unit, "bar": bar, **more})
 
 
 async def one_run(place: Place, events: int, rounds: int, folder: Path) -> None:
-    """A run of so many events: built, signed and verified."""
+    """Build, sign and verify the evidence of a run with `events` events."""
     signer = make_key(folder / "seal.key")
     async with place.database() as database, orchestrating(database) as orchestrator:
         lease = await workloads.start(orchestrator)
@@ -73,14 +65,15 @@ async def one_run(place: Place, events: int, rounds: int, folder: Path) -> None:
             (report,) = verify_parts([given], TrustedKeys.from_public_keys(signer.public))
             verified_in.append(time.perf_counter() - began)
             if report.wrong is not None or report.events != len(rows):
-                broken(f"the bundle is not right: {report}")
+                print(f"the bundle is wrong: {report}", file=sys.stderr)
+                raise SystemExit(2)
             how |= {"events": len(rows), "bytes": len(built.zip)}
-    figure("evidence built and signed", statistics.median(built_in), "s", BAR_SECONDS, **how)
-    figure("evidence verified", statistics.median(verified_in), "s", BAR_SECONDS, **how)
+    print_figure("evidence built and signed", statistics.median(built_in), "s", BAR_SECONDS, **how)
+    print_figure("evidence verified", statistics.median(verified_in), "s", BAR_SECONDS, **how)
 
 
 async def running(place: Place, runs: int, folder: Path | None) -> tuple[float, int]:
-    """Steps a second, with sealing where there is a folder for what is sealed; and how many runs were sealed meanwhile."""
+    """The steps per second, and the number of sealed runs. Runs are sealed if there is a folder for the evidence."""
     async with place.database() as database, orchestrating(database) as orchestrator:
         await workloads.code_first(orchestrator, runs // 10, IN_FLIGHT)
         if folder is None:
@@ -92,8 +85,8 @@ async def running(place: Place, runs: int, folder: Path | None) -> tuple[float, 
         return sample.rate, sealed
 
 
-async def beside(place: Place, runs: int, rounds: int) -> None:
-    """Running with sealing and without it, in turns (law 2)."""
+async def compare_sealing(place: Place, runs: int, rounds: int) -> None:
+    """Measure the throughput with and without sealing, by turns (law 2)."""
     off, on, sealed = [], [], []
     for _ in range(rounds):
         off.append((await running(place, runs, None))[0])
@@ -102,29 +95,24 @@ async def beside(place: Place, runs: int, rounds: int) -> None:
         on.append(rate)
         sealed.append(count)
     kept = statistics.median(on) / statistics.median(off)
-    figure(
+    print_figure(
         "throughput kept while sealing", kept, "of it", BAR_KEPT, store=place.name,
         off=round(statistics.median(off)), on=round(statistics.median(on)), sealed=sealed,
     )  # fmt: skip
 
 
 def main(
-    events: Annotated[int, typer.Option(min=10, help="Events of the one run.")] = 1000,
-    runs: Annotated[int, typer.Option(min=10, help="Runs beside which is sealed.")] = 1500,
+    events: Annotated[int, typer.Option(min=10, help="Events of the run whose evidence is built.")] = 1000,
+    runs: Annotated[int, typer.Option(min=10, help="Runs per sample of the throughput.")] = 1500,
     rounds: Annotated[int, typer.Option(min=1)] = 3,
     store: Annotated[str, typer.Option(help="postgres, sqlite or both.")] = "both",
 ) -> None:
-    """Measure; see above."""
-    wanted = set(STORES) if store == "both" else {store}
-
-    async def all_of_it(place: Place) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            await one_run(place, events, rounds, Path(folder))
-        await beside(place, runs, rounds)
-
-    with open_places(wanted) as places:
+    """Measure how long evidence takes, and how much sealing slows other runs down."""
+    with open_places(set(STORES) if store == "both" else {store}) as places:
         for place in places.values():
-            asyncio.run(all_of_it(place))
+            with tempfile.TemporaryDirectory() as folder:
+                asyncio.run(one_run(place, events, rounds, Path(folder)))
+            asyncio.run(compare_sealing(place, runs, rounds))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The figures: what is measured, against what, and the bar.
+"""The figures: what is measured, what it is compared with, and the bar.
 
 Laws:
-1. A series measures pairs (against, value), one directly after the other, because the machine's mood changes;
-   the bench takes as many as it was asked for and compares medians.
-2. Nothing is measured twice on the same database, apart from the figures that are about growth.
-3. A sample that does not check out ends the bench.
+1. A series measures pairs (against, value), one directly after the other, because the speed of a machine changes over
+   time. The bench takes the planned number of pairs and compares medians.
+2. Each sample has its own database, except for the figures about growth.
+3. An invalid sample ends the bench.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import gc
 import statistics
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from functools import partial
@@ -40,23 +40,23 @@ T = TypeVar("T")
 SAMPLE_SECONDS_MAX = 120.0
 THROUGHPUT = "steps/s"
 FLAT = Fraction(3, 4)
-"""A change of less than 25%. Only a loss counts: nobody minds a gain."""
+"""A loss of less than 25%."""
 HALF_A_MILLION = Fraction(4, 5)
-"""What must be left of the throughput with up to half a million finished runs in the database."""
+"""The least share of the throughput that remains with up to half a million finished runs in the database."""
 LATENCY = Fraction(24, 10)
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One line of the report."""
+    """A line of the report."""
 
     name: str
     store: str
     unit: str
     bar: Fraction
     at_most: bool
-    """Whether the bar is the most the ratio may be, or the least."""
+    """Whether the ratio must be at most the bar, or at least."""
     against: str
-    """What `against` is, in words."""
+    """A description of what the value is compared with."""
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -84,20 +84,18 @@ WORKLOADS: dict[str, Workload] = {"code_first": _code_first, "leased": _leased}
 
 @asynccontextmanager
 async def orchestrating(database: Database) -> AsyncIterator[Orchestrator]:
-    """An orchestrator as an application has it."""
     async with Orchestrator(database.store) as orchestrator:
         yield orchestrator
 
 
 async def warm(workload: Workload, orchestrator: Orchestrator, plan: Plan) -> None:
-    """Connections, prepared statements and caches, before the clock."""
-    runs = plan.warm_runs
-    small = msgspec.structs.replace(plan, code_first_runs=runs, leased_runs=runs)
+    """Make connections and prepared statements and fill caches, before the clock starts."""
+    small = msgspec.structs.replace(plan, code_first_runs=plan.warm_runs, leased_runs=plan.warm_runs)
     await guarded(workload(orchestrator, small))
 
 
 async def sampled(workload: Workload, place: Place, database: Database, plan: Plan) -> Sample:
-    """One sample, checked."""
+    """A sample that was checked."""
     async with orchestrating(database) as orchestrator:
         await warm(workload, orchestrator, plan)
         await place.settle()
@@ -108,7 +106,7 @@ async def sampled(workload: Workload, place: Place, database: Database, plan: Pl
 
 
 async def guarded(work: Awaitable[T]) -> T:
-    """A sample that does not end is broken; what everybody was waiting for is shown."""
+    """The result of a sample. If the sample does not end in time, print what its tasks wait for, and raise Broken."""
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=SAMPLE_SECONDS_MAX)
@@ -139,8 +137,8 @@ async def _against_floor(workload: Workload, place: Place, plan: Plan, say: Call
 
 
 async def _lone_run(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """In milliseconds. Seven bare commits and one run take turns, because a shared disk may be twenty times slower
-    from one second to the next."""
+    """Milliseconds. Seven bare commits and one run take turns, because a shared disk may be twenty times slower from one second to the
+    next."""
     async with (
         place.floor() as floor,
         place.database() as database,
@@ -165,7 +163,7 @@ async def _lone_run(place: Place, plan: Plan, say: Callable[[str], None]) -> Pai
 
 
 async def _long_run(make: Maker, place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """The first and the last steps of long runs, each against the same number of steps in fresh ones."""
+    """The first and the last steps of long runs, each compared with the same number of steps in fresh runs."""
     segment = plan.segment_steps
 
     async def against_fresh(long: LongRuns, where: str) -> tuple[float, float]:
@@ -195,7 +193,7 @@ async def _long_run(make: Maker, place: Place, plan: Plan, say: Callable[[str], 
 
 
 async def _finished_runs(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """A database full of finished runs against an empty one, on both paths."""
+    """A database full of finished runs compared with an empty one, on both paths."""
     async with place.database() as empty, place.database() as full:
         async with orchestrating(full) as orchestrator:
             original = await workloads.code_first_run(orchestrator)
@@ -216,51 +214,43 @@ async def _finished_runs(place: Place, plan: Plan, say: Callable[[str], None]) -
 
 
 async def _suspended(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """Against the megabytes and the share of a cpu that so many suspended runs may cost."""
+    """Megabytes and the share of a CPU, compared with what the suspended runs may cost."""
     while True:
         say(f"suspending {plan.suspended:,} runs")
         async with place.address() as address:
-            cost = await suspended.in_a_process(address, plan.suspended)
+            cost = await suspended.measure_in_process(address, plan.suspended)
         yield [(SUSPENDED_MEGABYTES, cost.megabytes), (SUSPENDED_CPU, cost.cpu_share)]
 
 
-async def _many(kind: str, place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """Microseconds for each item of a run that has many, against a run that has a tenth of them."""
+async def _many(
+    kind: str, counts: Sequence[int], place: Place, plan: Plan, say: Callable[[str], None]
+) -> Pairs:
+    """Microseconds for each item of a run that has many, compared with a run that has a tenth of them."""
+    del plan  # the counts are all that matters
     while True:
         micros = []
-        for count in plan.many:
+        for count in counts:
             say(f"{count:,} {kind} in one run")
             async with place.address() as address:
-                micros.append((await many.in_a_process(address, kind, count)).micros)
+                micros.append((await many.measure_in_process(address, kind, count)).micros)
         yield [*pairwise(micros)]
 
 
 async def _children(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """Seconds from the start of a run to its result, against what so many children may take."""
+    """Seconds from the start of a run to its result, compared with what its children may take."""
     while True:
         say(f"{plan.children:,} children started and collected")
         async with place.address() as address:
-            cost = await many.in_a_process(address, "children", plan.children)
+            cost = await many.measure_in_process(address, "children", plan.children)
         yield [(CHILDREN_SECONDS, cost.seconds)]
 
 
-async def _replay(place: Place, plan: Plan, say: Callable[[str], None]) -> Pairs:
-    """Microseconds for each recorded step that a run passes again, against a run that has a tenth of them."""
-    while True:
-        micros = []
-        for steps in (plan.replayed_steps // 10, plan.replayed_steps):
-            say(f"replaying {steps:,} steps")
-            async with place.address() as address:
-                micros.append((await many.in_a_process(address, many.REPLAY, steps)).micros)
-        yield [(micros[0], micros[1])]
-
-
 LINEAR = Fraction(3, 2)
-"""How much more an item may cost where there are ten times as many."""
+"""The most by which the cost of an item may grow with ten times as many items."""
 CHILDREN_SECONDS = 20.0
 SUSPENDED_MEGABYTES = 200.0
 SUSPENDED_CPU = 0.02
-"""Less than this nobody can tell from nothing."""
+"""A smaller share cannot be told from none."""
 BARS = {
     ("code_first", "postgres"): Fraction(1, 6),
     ("code_first", "sqlite"): Fraction(1, 12),
@@ -268,14 +258,14 @@ BARS = {
     ("leased", "sqlite"): Fraction(1, 30),
 }
 LONG: dict[str, Maker] = {
-    "checkpoints": CheckpointRuns.made,
+    "checkpoints": CheckpointRuns.create,
     "chain": LeasedRuns.chains,
     "fan": LeasedRuns.fans,
 }
 
 
 def all_series(plan: Plan) -> list[Series]:
-    """Everything that this plan measures, in order."""
+    """The series of a plan, in order."""
     series: list[Series] = []
 
     def add(measure: Measure, *figures: Figure) -> None:
@@ -306,7 +296,7 @@ def all_series(plan: Plan) -> list[Series]:
     for kind in many.KINDS:
         for store in STORES:
             add(
-                partial(_many, kind),
+                partial(_many, kind, plan.many),
                 *(
                     Figure(
                         f"many_{kind}_{count}_{store}", store, "µs each", LINEAR, True, f"{fewer:,} in a run"
@@ -317,9 +307,11 @@ def all_series(plan: Plan) -> list[Series]:
     for store in STORES:
         name = f"children_{plan.children}_{store}"
         add(_children, Figure(name, store, "s", Fraction(1), True, "what they may take"))
+    steps = (plan.replayed_steps // 10, plan.replayed_steps)
     for store in STORES:
-        name, fewer = f"replay_{plan.replayed_steps}_{store}", plan.replayed_steps // 10
-        add(_replay, Figure(name, store, "µs each", LINEAR, True, f"a run of {fewer:,}"))
+        name = f"replay_{plan.replayed_steps}_{store}"
+        figure = Figure(name, store, "µs each", LINEAR, True, f"a run of {steps[0]:,}")
+        add(partial(_many, many.REPLAY, steps), figure)
     for store in STORES if plan.finished else ():
         names = [f"flat_finished_runs_{path}_{store}" for path in WORKLOADS]
         against = "the same in an empty database"

@@ -1,10 +1,10 @@
-"""The floor: what the database does bare, without Tenure.
+"""The floor: what the bare database does, without Tenure.
 
 Laws:
-1. A floor step is one row updated and one row inserted, as wide as a run's and an event's. Its values are made
-   before the clock starts, so only the driver and the database are measured.
-2. Batches are of a hundred rows per commit, on one connection, as durable as Tenure's own commits.
-3. A bare commit is one row inserted. Latency is compared with seven of them, the commits of a five-step run.
+1. A step of the floor updates one row and inserts one row, as wide as those of a run and an event. Its values are made
+   before the clock starts, so that only the driver and the database are measured.
+2. A batch is a commit of a hundred rows on one connection, as durable as Tenure's commits.
+3. A bare commit inserts one row. Latency is compared with seven of them, the commits of a five-step run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tenure.store.sqlite.connection import PRAGMAS
 COMMITS_PER_RUN = 7
 """Create, five checkpoints, complete."""
 RUNS = 2000
-"""Rows the batches go round in."""
+"""The number of rows that the batches update in turn."""
 BODY_BYTES = 300
 
 Update = tuple[int, str, int, bytes, int]
@@ -54,7 +54,7 @@ def _new_runs() -> Iterator[tuple[Any, ...]]:
 
 
 def _batches(count: int, rows: int) -> list[tuple[list[Update], list[Insert]]]:
-    """Everything that will be written, made beforehand."""
+    """The rows of all batches."""
     made = []
     body = os.urandom(BODY_BYTES // 2).hex().encode()
     sequence = dict.fromkeys(range(RUNS), 0)
@@ -76,7 +76,7 @@ def _batches(count: int, rows: int) -> list[tuple[list[Update], list[Insert]]]:
 
 
 class SqliteFloor:
-    """apsw, WAL, synchronous=FULL, the settings of the store's own connections."""
+    """apsw with the settings of the store's connections: WAL, synchronous=FULL."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,7 +84,6 @@ class SqliteFloor:
         self._seq = 0
 
     async def open(self) -> None:
-        """Make the tables."""
         connection = self._connection = apsw.Connection(str(self._path))
         connection.pragma("journal_mode", "wal")
         for pragma, value in PRAGMAS:
@@ -97,7 +96,6 @@ class SqliteFloor:
         connection.execute("commit")
 
     async def close(self) -> None:
-        """Let go of the file."""
         if self._connection is not None:
             self._connection.close()
 
@@ -133,7 +131,7 @@ class SqliteFloor:
 
 
 class PostgresFloor:
-    """asyncpg, prepared statements, one connection."""
+    """asyncpg with prepared statements on one connection."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -141,7 +139,7 @@ class PostgresFloor:
         self._seq = 0
 
     async def open(self) -> None:
-        """Make the tables; run rows leave room on their pages, as Tenure's do."""
+        """Make the tables. Run rows leave room on their pages, as Tenure's do."""
         connection = self._connection = await asyncpg.connect(self._dsn)
         types = {"int": "bigint", "bytes": "bytea"}
         await connection.execute("drop table if exists floor_run, floor_event")
@@ -153,7 +151,6 @@ class PostgresFloor:
         await connection.execute("vacuum analyze floor_run")
 
     async def close(self) -> None:
-        """Remove the tables."""
         if self._connection is not None:
             await self._connection.execute("drop table if exists floor_run, floor_event")
             await self._connection.close()

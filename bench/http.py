@@ -1,11 +1,11 @@
-"""`python -m bench.http`: what one API process on PostgreSQL answers: runs started under keys, and statuses.
+"""`python -m bench.http`: the requests per second of one API process on PostgreSQL: runs started with keys, and statuses.
 
     python -m bench.http [--seconds 10] [--connections 64]
 
 Laws:
-1. The server is a process of its own (`tenure serve`), the load comes from `wrk` (a Debian package) over loopback; at half the
-   rate, where the time of a single answer counts, from this process.
-2. None lost: every answer is a 201 and every one of them is a run in the database, with its record. Else it ends with 2.
+1. The server is a process of its own (`tenure serve`). The load comes from `wrk` (a Debian package) over loopback or, for latency at
+   1,000 requests a second, from this process.
+2. Every answer must be a 201, and have its run and its key in the database. Otherwise the program ends with 2.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from typing import Annotated
 
-import asyncpg
 import typer
 import uvloop
 
 import tenure
-from bench.service import a_key, cpu_seconds, free_port
+from bench.peers.protocol import await_port, free_port
+from bench.places import connected
+from bench.service import cpu_seconds, create_key
+from tenure import ids
 from tenure.cli.workflows.registration import register_workflows
 from tenure.engine import Engine
 from tools.postgres_server import DURABLE_SETTINGS, open_server
@@ -55,40 +55,33 @@ wrk.headers["Authorization"] = "Bearer %(key)s"
 
 @tenure.workflow(name="nothing")
 async def nothing(n: int) -> int:
-    """Nobody runs it: only its start is measured."""
+    """Only its start is measured."""
     return n
 
 
 async def prepare(dsn: str) -> str:
-    """A tenant, a key, a workflow."""
+    """Make a tenant, a workflow and a key."""
     async with Engine(dsn, sweep=False) as engine:
         await register_workflows(engine, [nothing])
-        return await a_key(engine, "operator", "viewer")
+        return await create_key(engine, "operator", "viewer")
 
 
 def wrk(address: str, path: str, script: str, seconds: int, connections: int) -> tuple[float, str]:
-    """Answers a second, and everything wrk said."""
+    """The requests per second, and the output of wrk."""
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
         file.write(script)
         file.flush()
         command = [
-            "wrk",
-            "-t1",
-            f"-c{connections}",
-            f"-d{seconds}s",
-            "--latency",
-            "-s",
-            file.name,
-            address + path,
-        ]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"Requests/sec:\s+([\d.]+)", said)
-    assert found is not None, said
-    return float(found[1]), said
+            "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", file.name, address + path
+        ]  # fmt: skip
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"Requests/sec:\s+([\d.]+)", output)
+    assert found is not None, output
+    return float(found[1]), output
 
 
-async def paced(address: str, key: str, rate: float, seconds: float) -> tuple[float, list[float], int]:
-    """At a rate: what was reached, the seconds each answer took, and how many were wrong."""
+async def send_at_rate(address: str, key: str, rate: float, seconds: float) -> tuple[float, list[float], int]:
+    """Send requests at a rate. The result is the reached rate, the sorted latencies in seconds, and the number of wrong answers."""
     host, port = address.removeprefix("http://").split(":")
     free: asyncio.LifoQueue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.LifoQueue()
     took: list[float] = []
@@ -100,7 +93,7 @@ async def paced(address: str, key: str, rate: float, seconds: float) -> tuple[fl
         reader, writer = None, None
         while not free.empty():
             reader, writer = free.get_nowait()
-            if not reader.at_eof() and not writer.is_closing():  # the server closes those that nobody uses
+            if not reader.at_eof() and not writer.is_closing():  # the server closes idle connections
                 break
             reader, writer = None, None
         if reader is None or writer is None:
@@ -131,40 +124,25 @@ async def paced(address: str, key: str, rate: float, seconds: float) -> tuple[fl
     return reached, sorted(took), wrong
 
 
-async def counted(dsn: str) -> tuple[int, int, str]:
-    """Runs, records, and the id of a run."""
-    from tenure import ids
-
-    connection = await asyncpg.connect(dsn)
-    try:
-        await asyncio.sleep(1.0)  # what was under way when wrk hung up is made all the same
+async def count_runs(dsn: str) -> tuple[int, int, str]:
+    """The number of runs, the number of keys, and the id of a run."""
+    async with connected(dsn) as connection:
+        await asyncio.sleep(1.0)  # requests that were pending when wrk disconnected are still carried out
         runs, records = await connection.fetchrow(
             "select (select count(*) from tenure.run),"
             " (select count(*) from tenure.idempotency where status = 'completed')"
         )
         return runs, records, ids.run_text(await connection.fetchval("select max(id) from tenure.run"))
-    finally:
-        await connection.close()
-
-
-def wait_until_it_answers(port: int) -> None:
-    """Until the server listens."""
-    import socket
-
-    while True:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
 
 
 def main(
-    seconds: Annotated[int, typer.Option(help="How long each sample takes.")] = 10,
-    connections: Annotated[int, typer.Option(help="At the same time.")] = 64,
-    rounds: Annotated[int, typer.Option(help="Samples of each; all are printed.")] = 3,
+    seconds: Annotated[int, typer.Option(help="The length of each sample.")] = 10,
+    connections: Annotated[int, typer.Option(help="Concurrent connections.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Samples of each figure; all are printed.")] = 3,
 ) -> None:
-    """Measure, and say what came of it."""
+    """Measure the requests per second of one API process on PostgreSQL."""
     if shutil.which("wrk") is None:
-        print("wrk is not here: apt-get install wrk", file=sys.stderr)
+        print("wrk was not found: apt-get install wrk", file=sys.stderr)
         raise typer.Exit(2)
     print(f"load before: {os.getloadavg()[0]:.1f}")
     with open_server(DURABLE_SETTINGS) as database:
@@ -172,21 +150,12 @@ def main(
         key, port = uvloop.run(prepare(dsn)), free_port()
         address = f"http://127.0.0.1:{port}"
         command = [
-            sys.executable,
-            "-m",
-            "tenure.cli",
-            "serve",
-            "--db",
-            dsn,
-            "--port",
-            str(port),
-            "--no-log-runs",
-            "--requests-per-second",
-            "1000000",
-        ]
+            sys.executable, "-m", "tenure.cli", "serve", "--db", dsn, "--port", str(port), "--no-log-runs",
+            "--requests-per-second", "1000000",
+        ]  # fmt: skip
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
             try:
-                wait_until_it_answers(port)
+                await_port(port, server)
                 _measure(address, dsn, key, server.pid, seconds, connections, rounds)
             finally:
                 server.send_signal(signal.SIGTERM)
@@ -196,31 +165,29 @@ def main(
 def _measure(address: str, dsn: str, key: str, pid: int, seconds: int, connections: int, rounds: int) -> None:
     made = 0
     for _ in range(rounds):
-        said_of = {"key": key, "body": BODY.decode(), "mark": os.urandom(4).hex()}
-        posts, gets = POSTS % said_of, GETS % said_of
+        values = {"key": key, "body": BODY.decode(), "mark": os.urandom(4).hex()}
         used = cpu_seconds(pid)
-        rate, said = wrk(address, "/runs", posts, seconds, connections)
-        runs, records, run = uvloop.run(counted(dsn))
+        rate, output = wrk(address, "/runs", POSTS % values, seconds, connections)
+        runs, records, run = uvloop.run(count_runs(dsn))
         cpu = (cpu_seconds(pid) - used) / max(runs - made, 1)
-        p99 = re.search(r"99%\s+(\S+)", said)
+        p99 = re.search(r"99%\s+(\S+)", output)
         print(
             f"POST /runs: {rate:,.0f} a second, {runs - made} runs made, p99 {p99[1] if p99 else '?'}, {cpu * 1e6:.0f} us of the"
             f" server's CPU each"
         )
         answered = int(rate * seconds * 0.98)
-        if runs != records or "wrong" in said or "Non-2xx" in said or runs - made < answered:
-            print(f"LOST: {runs} runs, {records} records\n{said[-800:]}", file=sys.stderr)
+        if runs != records or "wrong" in output or "Non-2xx" in output or runs - made < answered:
+            print(f"LOST: {runs} runs, {records} records\n{output[-800:]}", file=sys.stderr)
             raise typer.Exit(2)
-        made = runs
-        reached, took, wrong = uvloop.run(paced(address, key, 1_000, seconds))
-        made = uvloop.run(counted(dsn))[0]
+        reached, took, wrong = uvloop.run(send_at_rate(address, key, 1_000, seconds))
+        made = uvloop.run(count_runs(dsn))[0]
         p50, p99_s = took[len(took) // 2], took[len(took) * 99 // 100]
         print(
             f"  at 1,000 a second: {reached:,.0f} reached, p50 {p50 * 1e3:.1f} ms, p99 {p99_s * 1e3:.1f} ms, {wrong} wrong"
         )
-        rate, said = wrk(address, f"/runs/{run}/status", gets, seconds, connections)
-        if "Non-2xx" in said:
-            print(said, file=sys.stderr)
+        rate, output = wrk(address, f"/runs/{run}/status", GETS % values, seconds, connections)
+        if "Non-2xx" in output:
+            print(output, file=sys.stderr)
             raise typer.Exit(2)
         print(f"GET /runs/ID/status: {rate:,.0f} a second")
     print(f"load after: {os.getloadavg()[0]:.1f}")

@@ -1,7 +1,7 @@
-"""Long runs: the first and the last steps of runs of ten thousand against the steps of short ones.
+"""Long runs: the first and last steps of runs with ten thousand steps, compared with the steps of short runs.
 
-Both sides do the same thing at the same time of day: so many runs side by side, each so many steps further. At the
-beginning a declared run has all its steps open, at the end it has most of them behind it.
+Both sides do the same number of steps in the same number of concurrent runs, one side directly after the other. At the
+beginning of a declared run all its steps are open; at its end most are closed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,31 @@ from tenure.kernel.lease_types import Lease
 from tenure.orchestrator import Orchestrator
 
 BURST = 50
-"""Checkpoints sent at once while a run is being brought forward."""
+"""Checkpoints of each run that `forward` sends at once."""
 FAN_CLAIM = 100
-"""Steps taken by one claim from runs that have many ready at once."""
+"""Steps per claim, for runs with many ready steps."""
 CLAIM_SECONDS = 5.0
 
 
+class LongRuns(Protocol):
+    """Some concurrent runs."""
+
+    async def forward(self, steps: int) -> None:
+        """Do steps without measuring."""
+
+    async def segment(self, steps: int) -> float:
+        """Do `steps` steps of each run, each durable before the next. The result is the steps per second over all runs."""
+
+    async def end(self) -> list[Expected]:
+        """Bring the runs to their end."""
+
+
+Maker = Callable[[Orchestrator, Plan, int], Awaitable[LongRuns]]
+"""Makes runs with a number of steps."""
+
+
 class CheckpointRuns:
-    """Code-first runs; a step is a checkpoint."""
+    """Code-first runs. A step is a checkpoint."""
 
     def __init__(self, orchestrator: Orchestrator, leases: list[Lease]) -> None:
         self._orchestrator = orchestrator
@@ -33,13 +50,11 @@ class CheckpointRuns:
         self._done = 0
 
     @classmethod
-    async def made(cls, orchestrator: Orchestrator, plan: Plan, steps: int) -> CheckpointRuns:
-        """New runs. Their number of steps is only known when they end."""
-        del steps
+    async def create(cls, orchestrator: Orchestrator, plan: Plan, steps: int) -> CheckpointRuns:
+        del steps  # a code-first run can have any number
         return cls(orchestrator, [await start(orchestrator) for _ in range(plan.long_runs)])
 
     async def forward(self, steps: int) -> None:
-        """Do steps without measuring, many per commit."""
         for first in range(self._done + 1, self._done + steps + 1, BURST):
             last = min(first + BURST, self._done + steps + 1)
             await asyncio.gather(
@@ -56,8 +71,6 @@ class CheckpointRuns:
         self._done += steps
 
     async def segment(self, steps: int) -> float:
-        """Do steps, each durable before the next; steps a second over all the runs."""
-
         async def one(lease: Lease) -> None:
             for seq in range(self._done + 1, self._done + steps + 1):
                 await checkpoint(self._orchestrator, lease, seq, f"step-{seq}")
@@ -69,15 +82,14 @@ class CheckpointRuns:
         return steps * len(self._leases) / seconds
 
     async def end(self) -> list[Expected]:
-        """Complete the runs."""
         for lease in self._leases:
             await complete(self._orchestrator, lease, self._done + 1)
         return [Expected(lease.run_id, self._done + 2, self._done) for lease in self._leases]
 
 
 class LeasedRuns:
-    """Declared runs; a step is claimed and completed. In a chain each step needs the one before it, in a fan
-    all are ready from the beginning."""
+    """Declared runs. A step is claimed and completed. In a chain each step needs the one before it; in a fan all steps are ready from the
+    beginning."""
 
     def __init__(
         self, orchestrator: Orchestrator, run_ids: list[int], queue: str, steps: int, limit: int
@@ -91,19 +103,17 @@ class LeasedRuns:
 
     @classmethod
     async def chains(cls, orchestrator: Orchestrator, plan: Plan, steps: int) -> LeasedRuns:
-        """New runs of so many steps in sequence."""
-        return await cls._made(orchestrator, plan, steps, None, limit=plan.long_runs)
+        return await cls._create(orchestrator, plan, steps, None, limit=plan.long_runs)
 
     @classmethod
     async def fans(cls, orchestrator: Orchestrator, plan: Plan, steps: int) -> LeasedRuns:
-        """New runs of so many steps at once."""
-        return await cls._made(orchestrator, plan, steps, (), limit=FAN_CLAIM)
+        return await cls._create(orchestrator, plan, steps, (), limit=FAN_CLAIM)
 
     @classmethod
-    async def _made(
+    async def _create(
         cls, orchestrator: Orchestrator, plan: Plan, steps: int, needs: tuple[str, ...] | None, limit: int
     ) -> LeasedRuns:
-        queue = f"q{orchestrator.new_id('default')}"  # its own, so that its steps are not taken for another's
+        queue = f"q{orchestrator.new_id('default')}"  # a new queue, so that claims find only these steps
         specs = tuple(StepSpec(name=f"step-{i}", queue=queue, needs=needs) for i in range(steps))
         ids = []
         for _ in range(plan.long_runs):
@@ -118,11 +128,9 @@ class LeasedRuns:
         return cls(orchestrator, ids, queue, steps, limit)
 
     async def forward(self, steps: int) -> None:
-        """Do steps without measuring."""
         await self.segment(steps)
 
     async def segment(self, steps: int) -> float:
-        """Do so many steps per run, each claimed and completed; steps a second over all the runs."""
         todo = left = min(steps * len(self._run_ids), self._left)
         started = time.perf_counter()
         while left:
@@ -137,26 +145,5 @@ class LeasedRuns:
         return todo / seconds if todo else 0.0
 
     async def end(self) -> list[Expected]:
-        """Do what is left."""
         await self.segment(self._left)
         return [Expected(run_id, 1 + 2 * self._steps, self._steps) for run_id in self._run_ids]
-
-
-class LongRuns(Protocol):
-    """Some runs side by side."""
-
-    async def forward(self, steps: int) -> None:
-        """Do steps without measuring."""
-        ...
-
-    async def segment(self, steps: int) -> float:
-        """Do so many steps per run; steps a second over all the runs."""
-        ...
-
-    async def end(self) -> list[Expected]:
-        """Bring the runs to their end."""
-        ...
-
-
-Maker = Callable[[Orchestrator, Plan, int], Awaitable[LongRuns]]
-"""Makes runs that will have so many steps."""

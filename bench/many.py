@@ -1,11 +1,11 @@
-"""Runs that do a thing many times: what one child, mapped step, event, wait, act or log line costs at growing numbers.
+"""Measures what one child, mapped step, event, wait, act or log line costs in runs with many of them.
 
-    python -m bench.many DATABASE KIND COUNT    # one measurement in a process of its own; prints one JSON object
+    python -m bench.many DATABASE KIND COUNT    # prints one JSON object
 
 Laws:
-1. Everything happens in one run, through the SDK and a worker, as a user's program does it.
-2. The clock runs from the start of the run to its result; the answer is checked.
-3. Cost is time divided by items. The CPU time is this process's own: PostgreSQL's server has its own.
+1. Everything happens in one run, through the SDK and a worker, as in a user's program.
+2. The clock runs from the start of the run to its result. The result is checked.
+3. The cost is time divided by items. The CPU time is that of this process, without PostgreSQL.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import uvloop
 
 import tenure
+from bench.peers.protocol import run_concurrently
+from bench.service import run_module
 from tenure.engine.run_handle import RunHandle
 from tenure.govern.connector import ConnectorCall, Operation
 from tenure.govern.connectors.base import ConnectorBase
 
 SLOTS = 400
 AT_ONCE = 100
-"""Events that are delivered at the same time."""
+"""Concurrent deliveries of events."""
 STEPS_MAX = 100_000
 POLICY = """version: 1
 rules:
@@ -35,8 +38,6 @@ rules:
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What so many items took."""
-
     count: int
     seconds: float
     cpu_seconds: float
@@ -48,7 +49,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Notes(ConnectorBase):
-    """A connector whose calls do nothing: an act costs what Tenure makes of it."""
+    """A connector whose calls do nothing, so that an act costs only what Tenure does."""
 
     name = "notes"
 
@@ -62,7 +63,6 @@ class Notes(ConnectorBase):
         }
 
     async def call(self, call: ConnectorCall) -> Any:
-        """Nothing is done."""
         return {"kept": call.fields["number"]}
 
 
@@ -71,71 +71,60 @@ class Notes(ConnectorBase):
 
 @tenure.workflow
 async def one_child(number: int) -> int:
-    """A child that ends at once."""
     return number
 
 
 @tenure.workflow(steps_max=STEPS_MAX)
 async def many_children(count: int) -> int:
-    """Start so many children, then collect what they come to."""
     started = [await tenure.start(one_child, number) for number in range(count)]
     return sum([await child.result() for child in started])
 
 
 @tenure.step
 async def same(number: int) -> int:
-    """A step that does nothing."""
     return number
 
 
 @tenure.workflow(steps_max=STEPS_MAX)
 async def many_mapped(count: int) -> int:
-    """A step for each of so many items."""
     return sum(await tenure.map(same, range(count)))
 
 
 @tenure.workflow(steps_max=STEPS_MAX)
 async def many_events(count: int) -> int:
-    """Take so many events of one name, one after the other."""
+    """Take events of one name, one after the other."""
     return sum([await tenure.wait("number") for _ in range(count)])
 
 
 @tenure.workflow(steps_max=STEPS_MAX)
 async def many_waits(count: int) -> int:
-    """Wait for so many different events at once."""
+    """Wait for events of different names at once."""
     return sum(await tenure.gather(*(tenure.wait(f"number-{number}") for number in range(count))))
 
 
 @tenure.workflow(steps_max=STEPS_MAX)
 async def many_acts(count: int) -> int:
-    """So many actions, one after the other."""
-    total = 0
-    for number in range(count):
-        total += (await tenure.act("notes.keep", fields={"number": number}))["kept"]
-    return total
+    results = [await tenure.act("notes.keep", fields={"number": number}) for number in range(count)]
+    return sum(result["kept"] for result in results)
 
 
 @tenure.step
-async def say_lines(count: int) -> int:
-    """Log so many lines."""
+async def log_lines(count: int) -> int:
     for number in range(count):
         tenure.log("a line", number=number)
-        if number % 1000 == 999:
-            await asyncio.sleep(
-                0.25
-            )  # what is not written in time is dropped; twenty times a second would be a chatty step
+        if number % 1000 == 999:  # faster, and lines that are not written in time would be dropped
+            await asyncio.sleep(0.25)
     return sum(range(count))
 
 
 @tenure.workflow
 async def many_log_lines(count: int) -> int:
-    """A step that logs."""
-    return await say_lines(count)
+    return await log_lines(count)
 
 
 @tenure.workflow(steps_max=STEPS_MAX)
 async def many_steps(count: int) -> int:
-    """So many steps, one after the other, and an event to wait for behind them."""
+    """Steps one after the other, and then a wait for an event."""
     for number in range(count):
         await same(number)
     await tenure.wait("go on")
@@ -150,38 +139,28 @@ FLOWS = (
 # --------------------------------------------------------------------------------------------- driving
 
 
-async def _alone(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
-    """The run does everything by itself."""
+async def _drive_nothing(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
+    """Do nothing: the run needs no events."""
     del engine, run, count
 
 
-async def _go_on(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
-    del count  # it has done its steps
+async def _signal_go_on(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
+    del count
     await engine.signal(run.id, "go on")
 
 
-async def _events(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
+async def _deliver(name: str, engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
     left = iter(range(count))
 
-    async def deliver() -> None:
-        for number in left:
-            await engine.signal(run.id, "number", number)
+    async def deliver_one() -> None:
+        number = next(left)
+        await engine.signal(run.id, name.format(number), number)
 
-    await asyncio.gather(*(deliver() for _ in range(AT_ONCE)))
-
-
-async def _named_events(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
-    left = iter(range(count))
-
-    async def deliver() -> None:
-        for number in left:
-            await engine.signal(run.id, f"number-{number}", number)
-
-    await asyncio.gather(*(deliver() for _ in range(AT_ONCE)))
+    await run_concurrently(count, AT_ONCE, deliver_one)
 
 
-async def _lines(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
-    """Read the lines back, as they come."""
+async def _read_lines(engine: tenure.Engine, run: RunHandle[int], count: int) -> None:
+    """Read the log lines while they are written."""
     found = last = 0
     while found < count:
         lines = await engine.runs.logs(run.id, after=last)
@@ -194,32 +173,31 @@ async def _lines(engine: tenure.Engine, run: RunHandle[int], count: int) -> None
 
 Drive = Callable[[tenure.Engine, RunHandle[int], int], Awaitable[None]]
 KINDS: dict[str, tuple[Any, Drive]] = {
-    "children": (many_children, _alone),
-    "map": (many_mapped, _alone),
-    "events": (many_events, _events),
-    "waits": (many_waits, _named_events),
-    "acts": (many_acts, _alone),
-    "log_lines": (many_log_lines, _lines),
+    "children": (many_children, _drive_nothing),
+    "map": (many_mapped, _drive_nothing),
+    "events": (many_events, partial(_deliver, "number")),
+    "waits": (many_waits, partial(_deliver, "number-{}")),
+    "acts": (many_acts, _drive_nothing),
+    "log_lines": (many_log_lines, _read_lines),
 }
 REPLAY = "replay"
-"""Not of an item: recorded steps that are read and passed again when a run goes on."""
+"""Another kind: the recorded steps that are replayed when a run continues."""
 
 
-async def measured(database: str, kind: str, count: int) -> Cost:
-    """One run with so many items."""
+async def measure(database: str, kind: str, count: int) -> Cost:
+    """Measure one run with `count` items."""
     async with (
         tenure.Engine(database, connectors=[Notes()], policy=POLICY) as engine,
         engine.worker(*FLOWS, slots=SLOTS) as worker,
     ):
-        await (
-            await engine.start(many_children, 20)
-        ).result()  # connections, statements and caches, before the clock
-        flow, drive = KINDS.get(kind, (many_steps, _go_on))
+        warm_up = await engine.start(many_children, 20)
+        await warm_up.result()
+        flow, drive = KINDS.get(kind, (many_steps, _signal_go_on))
         run: RunHandle[int] | None = None
         before = worker.counts["suspended"]
         if kind == REPLAY:
             run = await engine.start(flow, count)
-            while worker.counts["suspended"] == before:  # noqa: ASYNC110 - a look costs less than being told
+            while worker.counts["suspended"] == before:  # noqa: ASYNC110 - polling costs less than a callback
                 await asyncio.sleep(0.05)
         cpu, begun = time.process_time(), time.perf_counter()
         run = run or await engine.start(flow, count)
@@ -227,23 +205,14 @@ async def measured(database: str, kind: str, count: int) -> Cost:
         answer = await run.result()
         cost = Cost(count, time.perf_counter() - begun, time.process_time() - cpu)
         if answer != sum(range(count)):
-            raise AssertionError(f"{kind}: {answer} of {count}")
+            raise AssertionError(f"{kind}: the result is {answer}, but {sum(range(count))} was expected")
         return cost
 
 
-async def in_a_process(database: str, kind: str, count: int) -> Cost:
-    """The same in a fresh process."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.many", database, kind, str(count), stdout=asyncio.subprocess.PIPE
-    )
-    answer, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"the measurement of {count} {kind} ended with {process.returncode}")
-    *said, last = answer.splitlines()
-    for line in said:  # what Tenure has logged meanwhile
-        print(line.decode(), file=sys.stderr)
-    return msgspec.json.decode(last, type=Cost)
+async def measure_in_process(database: str, kind: str, count: int) -> Cost:
+    """`measure` in a fresh process."""
+    return await run_module(Cost, "bench.many", database, kind, str(count))
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(uvloop.run(measured(sys.argv[1], sys.argv[2], int(sys.argv[3])))).decode())
+    print(msgspec.json.encode(uvloop.run(measure(sys.argv[1], sys.argv[2], int(sys.argv[3])))).decode())

@@ -1,4 +1,4 @@
-"""How much is measured: the sizes of one run of the bench."""
+"""The sizes of the samples."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import msgspec
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes, chosen so that a sample takes a few seconds on a small machine."""
+    """The sizes of the samples, chosen so that each takes a few seconds on a small machine."""
 
     repeat: int = 5
-    """Samples per figure; the median counts."""
+    """Samples per figure. The median counts."""
     floor_rows: int = 100
-    """Rows per commit of the floor. The bars are stated for a hundred."""
+    """Rows per commit of the floor. The bars are stated for 100."""
     floor_batches: int = 300
     code_first_runs: int = 4000
     code_first_in_flight: int = 400
@@ -19,27 +19,27 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     leased_in_flight: int = 800
     workers: int = 2
     slots: int = 400
-    """Steps one worker holds at a time."""
+    """Concurrent steps of one worker."""
     warm_runs: int = 200
-    """Runs before the clock starts: connections, prepared statements, caches."""
+    """Runs before the clock starts, which fill connections, prepared statements and caches."""
     lone_runs: int = 400
     long_steps: int = 10_000
     long_runs: int = 8
-    """Long runs side by side."""
+    """Concurrent long runs."""
     segment_steps: int = 150
     """Steps of each long run per sample."""
     finished: int = 0
-    """Finished runs in the database of the figures about those; 0 leaves them out."""
+    """Finished runs in the database; 0 leaves out the figures about them."""
     suspended: int = 10_000
     """Runs that wait for a person."""
     many: tuple[int, int, int] = (100, 1_000, 10_000)
-    """Items of one run, whose cost for each is compared."""
+    """The numbers of items in one run whose costs per item are compared."""
     children: int = 5_000
-    """Children of one run that is timed as a whole."""
+    """Children of the run that is timed as a whole."""
     replayed_steps: int = 50_000
-    """Recorded steps of a run that goes on."""
+    """Recorded steps of the run that is replayed."""
     checked_runs: int = 5
-    """Runs of each sample that the doctor looks at."""
+    """Runs of each sample that the doctor examines."""
 
 
 QUICK = Plan(
@@ -61,4 +61,4 @@ QUICK = Plan(
     replayed_steps=100,
     checked_runs=2,
 )
-"""Shows that the bench works; says nothing about speed."""
+"""Shows that the bench works, and says nothing about speed."""

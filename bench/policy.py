@@ -1,11 +1,11 @@
-"""`python -m bench.policy`: what it takes to ask a policy of 200 rules, of which 20 are about the action.
+"""`python -m bench.policy`: how long a ruling of a policy with 200 rules takes, of which 20 are about the action.
 
     python -m bench.policy [--rules 200] [--selected 20] [--rulings 20000]
 
 Laws:
-1. Each ruling has facts of its own, which no ruling before it has seen: nothing of a ruling can be kept.
-2. Every ruling is looked at: one that does not say what it must ends the bench with 2.
-3. One JSON line for each figure, on stdout: the name, microseconds for a ruling (median of five rounds), and the bar.
+1. Each ruling has new facts, so that no part of an earlier ruling can be reused.
+2. Every ruling is checked. A wrong one ends the bench with 2.
+3. It prints a JSON line for each figure: the name, the microseconds per ruling (median of five rounds), and the bar.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import sys
 import time
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
+from bench.report import print_json
 from tenure.govern.policy import CompiledPolicy, load_policy
 from tenure.govern.policy.facts import time_facts
 
@@ -34,22 +34,19 @@ CONDITIONS = (
 
 
 def text(rules: int, selected: int) -> str:
-    """A policy with so many rules, the first of which are about one operation."""
-    lines = ["version: 1", "rules:"]
-    for i in range(rules):
-        operation = "label.add" if i < selected else f"other.{i}"
-        lines += [
-            f"  - name: rule-{i}",
-            "    connector: github",
-            f"    operation: {operation}",
-            f"    when: '{CONDITIONS[i % len(CONDITIONS)]}'",
-            "    allow: true",
-        ]
-    return "\n".join(lines) + "\n"
+    """A policy whose first `selected` rules are about one operation."""
+    return "version: 1\nrules:\n" + "".join(
+        f"  - name: rule-{i}\n"
+        "    connector: github\n"
+        f"    operation: {'label.add' if i < selected else f'other.{i}'}\n"
+        f"    when: '{CONDITIONS[i % len(CONDITIONS)]}'\n"
+        "    allow: true\n"
+        for i in range(rules)
+    )
 
 
 def facts(n: int) -> dict[str, Any]:
-    """Of the n-th action."""
+    """The facts of the n-th action."""
     return {
         "action": {
             "connector": "github",
@@ -86,7 +83,7 @@ def main(
     selected: Annotated[int, typer.Option()] = 20,
     rulings: Annotated[int, typer.Option(help="In each round.")] = 20_000,
 ) -> None:
-    """Measure it."""
+    """Measure how long a ruling takes."""
     began = time.perf_counter()
     policy = CompiledPolicy(load_policy(text(rules, selected)), 1)
     compiled_us = (time.perf_counter() - began) * 1e6
@@ -94,10 +91,10 @@ def main(
     for _ in range(ROUNDS):
         given = [facts(n) for n in range(rulings)]
         began = time.perf_counter()
-        said = [policy.ruling(one) for one in given]
+        made = [policy.ruling(one) for one in given]
         taken.append((time.perf_counter() - began) / rulings * 1e6)
-        if any(one.outcome != "allow" or one.rules.count("allow") != selected for one in said):
-            print(f"WRONG: {said[0]}", file=sys.stderr)
+        if any(one.outcome != "allow" or one.rules.count("allow") != selected for one in made):
+            print(f"WRONG: {made[0]}", file=sys.stderr)
             raise typer.Exit(2)
     ruling_us = statistics.median(taken)
     for line in (
@@ -105,7 +102,7 @@ def main(
          "met": ruling_us < BAR_US, "load": round(os.getloadavg()[0], 1)},
         {"figure": "policy compiled", "rules": rules, "us": round(compiled_us, 1)},
     ):  # fmt: skip
-        print(msgspec.json.encode(line).decode())
+        print_json(line)
 
 
 if __name__ == "__main__":

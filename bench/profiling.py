@@ -1,7 +1,7 @@
-"""`--profile`: where the time goes, per command, on each path and store; and cProfile's view of the code-first path.
+"""`--profile`: where the time of a command goes on each path and store, and cProfile's view of the code-first path.
 
-Three runs of each workload: plain (the rate and the CPU time to believe), under the stopwatch (how that divides
-into stages; the stopwatch itself costs some), and under cProfile (which function, much inflated).
+Each workload runs three times: plain, for the true rate and CPU time; under the stopwatch, which divides that time into
+stages and costs some itself; and under cProfile, which names functions and inflates their times.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import io
 import pstats
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -20,7 +21,7 @@ from bench.figures import WORKLOADS, Workload, orchestrating, warm
 from bench.places import Place, PostgresPlace
 from bench.plan import Plan
 from bench.report import PIPE_WIDTH
-from bench.stopwatch import Stopwatch, Usage, stopwatch
+from bench.stopwatch import Stopwatch, UsedSeconds, stopwatch
 from bench.workloads import STEPS, Sample
 from tenure.orchestrator import Orchestrator
 
@@ -35,18 +36,18 @@ async def _lone(orchestrator: Orchestrator, plan: Plan) -> Sample:
 PATHS: dict[str, Workload] = {**WORKLOADS, "lone_run": _lone}
 
 
-class Measured:
-    """One run of a workload and what it used."""
+class Measured(msgspec.Struct):
+    """A sample and what it used."""
 
-    def __init__(
-        self, sample: Sample, usage: Usage, batches: int, stages: dict[str, tuple[float, int]]
-    ) -> None:
-        self.sample = sample
-        self.usage = usage
-        self.batches = batches
-        self.stages = stages
-        # A claimed step is a command as well, although it is not one of the lanes'.
-        self.commands = sum(run.events for run in sample.runs)
+    sample: Sample
+    usage: UsedSeconds
+    batches: int
+    stages: dict[str, tuple[float, int]]
+
+    @property
+    def commands(self) -> int:
+        """All commands, including claims, which no commit lane handles."""
+        return sum(run.events for run in self.sample.runs)
 
     def each(self, seconds: float) -> float:
         """Microseconds per command."""
@@ -54,7 +55,6 @@ class Measured:
 
 
 async def show_profiles(places: dict[str, Place], plan: Plan) -> None:
-    """Everything, for every store and path."""
     console = Console(highlight=False, width=PIPE_WIDTH)
     for place in places.values():
         for path, workload in PATHS.items():
@@ -63,7 +63,7 @@ async def show_profiles(places: dict[str, Place], plan: Plan) -> None:
                 timed = await _measure(place, workload, plan, watch=watch)
             console.print(_stages(f"{path} on {place.name}", plain, timed))
             if missing:
-                console.print(f"Not there any more, so not timed: {', '.join(missing)}")
+                console.print(f"Not timed, because they do not exist: {', '.join(missing)}")
         profiler = cProfile.Profile()
         profiled = await _measure(place, WORKLOADS["code_first"], plan, profiler=profiler)
         console.print(
@@ -92,13 +92,13 @@ async def _measure(
             if watch is not None:
                 watch.reset()
             batches = orchestrator.batches
-            before = Usage.now(folder)
+            before = UsedSeconds.now(folder)
             if profiler is not None:
                 profiler.enable()
             sample = await workload(orchestrator, plan)
             if profiler is not None:
                 profiler.disable()
-            usage = Usage.now(folder).since(before)
+            usage = UsedSeconds.now(folder).since(before)
             batches = orchestrator.batches - batches
             stages = watch.taken() if watch is not None else {}
         await check(database.store, sample.runs, checked=plan.checked_runs)

@@ -1,9 +1,9 @@
-"""The remote runner path: no-op steps through one API process and one remote worker, on PostgreSQL.
+"""Measures the remote path: no-op steps through one API process and one remote worker, on PostgreSQL.
 
     python -m bench.remote [STEPS] [SLOTS] [STEPS_PER_RUN]
 
-Three processes beside the database: this one, which queues the steps and counts them afterwards, `tenure serve`, and `tenure worker
---server`. The figure is what lies between the first grant and the last end in the database, so starting up does not count.
+There are three processes beside the database: this one, which queues the steps and counts them afterwards, `tenure serve`, and `tenure
+worker --server`. The time runs from the first grant to the last end in the database, so that it does not include the start-up.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import asyncpg
-
 import tenure
-from bench.service import TENANT, a_key, cpu_seconds, free_port
+from bench.peers.protocol import free_port
+from bench.places import connected
+from bench.service import TENANT, cpu_seconds, create_key
 from tenure.engine import Engine
 from tools.postgres_server import DURABLE_SETTINGS, open_server
 
@@ -34,9 +34,9 @@ app = [nothing]
 
 
 async def prepare(dsn: str, steps: int, per_run: int) -> str:
-    """A tenant, a runner's key, and steps that wait."""
+    """Queue the steps. The result is the key of a runner."""
     async with Engine(dsn, sweep=False, tenant=TENANT) as engine:
-        key = await a_key(engine, "runner")
+        key = await create_key(engine, "runner")
         plan = [{"name": f"s{n}", "tool": "bench.nothing", "needs": []} for n in range(per_run)]
         for begin in range(0, steps // per_run, 200):
             runs = range(begin, min(begin + 200, steps // per_run))
@@ -45,9 +45,8 @@ async def prepare(dsn: str, steps: int, per_run: int) -> str:
 
 
 async def measured(dsn: str, steps: int, give_up_seconds: float = 300.0) -> float:
-    """Steps a second, once all have ended."""
-    connection = await asyncpg.connect(dsn)
-    try:
+    """The steps per second, after all steps have ended."""
+    async with connected(dsn) as connection:
         deadline = time.monotonic() + give_up_seconds
         while time.monotonic() < deadline:
             done = await connection.fetchval("select count(*) from tenure.attempt where ended_at is not null")
@@ -59,34 +58,22 @@ async def measured(dsn: str, steps: int, give_up_seconds: float = 300.0) -> floa
         )
         seconds: float = max((row["b"] - row["a"]) / 1e6, 1e-6)
         return int(row["n"]) / seconds
-    finally:
-        await connection.close()
 
 
 def main(steps: int = 20_000, slots: int = 500, per_run: int = 10) -> None:
-    """Measure, and say what came of it."""
     with open_server(DURABLE_SETTINGS) as server, tempfile.TemporaryDirectory() as folder:
         dsn = server.dsn()
         key_file = Path(folder) / "runner.key"
         key_file.write_text(asyncio.run(prepare(dsn, steps, per_run)))
         port = free_port()
-        address = f"http://127.0.0.1:{port}"
-        serve = [
-            sys.executable,
-            "-m",
-            "tenure.cli",
-            "serve",
-            "--db",
-            dsn,
-            "--port",
-            str(port),
-            "--requests-per-second",
-            "1000000",
+        serve = ["serve", "--db", dsn, "--port", str(port), "--requests-per-second", "1000000"]
+        work = ["worker", "bench.remote", "--server", f"http://127.0.0.1:{port}"]
+        work += ["--key-file", str(key_file), "--slots", str(slots)]
+        output = None if os.environ.get("BENCH_LOUD") else subprocess.DEVNULL
+        processes = [
+            subprocess.Popen([sys.executable, "-m", "tenure.cli", *command], stdout=output, stderr=output)
+            for command in (serve, work)
         ]
-        work = [sys.executable, "-m", "tenure.cli", "worker", "bench.remote"]
-        work += ["--server", address, "--key-file", str(key_file), "--slots", str(slots)]
-        where = None if os.environ.get("BENCH_LOUD") else subprocess.DEVNULL
-        processes = [subprocess.Popen(command, stdout=where, stderr=where) for command in (serve, work)]
         try:
             figure = asyncio.run(measured(dsn, steps))
             server_ms, worker_ms = (1000 * cpu_seconds(process.pid) / steps for process in processes)
@@ -98,9 +85,7 @@ def main(steps: int = 20_000, slots: int = 500, per_run: int = 10) -> None:
     print(
         f"{figure:,.0f} no-op steps a second ({steps} steps, {per_run} in a run, {slots} slots; load average {load:.1f})"
     )
-    print(
-        f"of the processor a step takes {server_ms:.3f} ms in the server and {worker_ms:.3f} ms in the worker"
-    )
+    print(f"CPU time per step: {server_ms:.3f} ms in the server, {worker_ms:.3f} ms in the worker")
 
 
 if __name__ == "__main__":

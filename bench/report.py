@@ -1,4 +1,4 @@
-"""What the bench says: a JSON line per figure, and a table with the versions and settings behind it."""
+"""The output of the bench: a JSON line for each figure, and a table with versions and settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIPE_WIDTH = 150
 
 
 class Line(msgspec.Struct):
-    """One figure as it is printed."""
+    """A figure as it is printed."""
 
     figure: str
     value: float
@@ -34,17 +34,17 @@ class Line(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """One figure with everything behind it."""
+    """A figure with its samples."""
 
     line: Line
     against_is: str
     bar_is: str
     samples: list[tuple[float, float]]
-    """(against, value), in the order they were measured."""
+    """(against, value), in the order of the measurements."""
 
 
 def result_of(figure: Figure, pairs: list[tuple[float, float]]) -> Result:
-    """Medians compared."""
+    """Compare the medians."""
     against = statistics.median(pair[0] for pair in pairs)
     value = statistics.median(pair[1] for pair in pairs)
     ratio = value / against
@@ -52,9 +52,9 @@ def result_of(figure: Figure, pairs: list[tuple[float, float]]) -> Result:
     shown = str(figure.bar) if figure.bar.numerator == 1 else f"{float(figure.bar):g}"
     line = Line(
         figure.name,
-        _rounded(value),
+        rounded(value),
         figure.unit,
-        _rounded(against),
+        rounded(against),
         round(ratio, 4),
         round(float(figure.bar), 4),
         met,
@@ -62,17 +62,15 @@ def result_of(figure: Figure, pairs: list[tuple[float, float]]) -> Result:
     return Result(line, figure.against, f"{'at most' if figure.at_most else 'at least'} {shown}", pairs)
 
 
-def _rounded(number: float) -> float:
+def rounded(number: float) -> float:
     return round(number) if number >= 100 else round(number, 3)
 
 
-def print_line(result: Result) -> None:
-    """The figure for other programs."""
-    print(msgspec.json.encode(result.line).decode(), flush=True)
+def print_json(value: Any) -> None:
+    print(msgspec.json.encode(value).decode(), flush=True)
 
 
 def print_table(results: list[Result], settings: Mapping[str, str]) -> None:
-    """Everything for people."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PIPE_WIDTH)
@@ -98,15 +96,12 @@ def print_table(results: list[Result], settings: Mapping[str, str]) -> None:
     console.print(behind)
 
 
-def write_json(path: Path, results: list[Result], settings: Mapping[str, str]) -> None:
-    """The whole report with every sample."""
-    report: dict[str, Any] = {"settings": settings, "figures": results}
+def write_json(path: Path, **report: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
 
 
 def versions() -> dict[str, str]:
-    """What is measured, and what it stands on."""
     packages = ", ".join(
         f"{name} {metadata.version(name)}" for name in ("msgspec", "asyncpg", "apsw", "uvloop")
     )
@@ -127,4 +122,4 @@ def _commit() -> str:
         changed = git("status", "--porcelain", "--", "src", "bench")
         return git("rev-parse", "--short=12", "HEAD") + (" with uncommitted changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return "not known (no git here)"
+        return "unknown (git failed)"

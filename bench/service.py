@@ -1,10 +1,12 @@
-"""What the benches of the server share: somebody who may ask, and what a process has used."""
+"""Shared by benches that use other processes: a client of the server, CPU time, and measurements in a fresh process."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import socket
+import sys
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,11 +15,13 @@ from tenure.kernel.identity_rows import ApiKeyRow, ClientRow, TenantRow
 from tenure.services.identity.principals import new_key
 from tenure.store.identity import AdminChange, Identity
 
+T = TypeVar("T")
+
 TENANT = "acme"
 
 
-async def a_key(engine: Engine, *roles: str) -> str:
-    """A tenant, a client with these roles, and its key."""
+async def create_key(engine: Engine, *roles: str) -> str:
+    """Create a tenant and a client with these roles. The result is the client's key."""
     made, listed = new_key(), msgspec.json.encode(sorted(roles)).decode()
     await Identity(engine.store).put_all(
         [
@@ -31,13 +35,20 @@ async def a_key(engine: Engine, *roles: str) -> str:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used, its start included."""
+    """The CPU time of a process since its start."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+async def run_module(kind: type[T], module: str, *arguments: str) -> T:
+    """Run a module in a fresh process. The result is the last line of its output, decoded; other lines go to stderr."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{module} {' '.join(arguments[1:])} ended with {process.returncode}")
+    *others, last = output.splitlines()
+    for line in others:
+        print(line.decode(), file=sys.stderr)
+    return msgspec.json.decode(last, type=kind)

@@ -1,17 +1,16 @@
-"""Where the time of a command goes: a stopwatch around the functions a command passes through.
+"""Measures where the time of a command goes, with a stopwatch around the functions that handle a command.
 
 Laws:
-1. Time is exclusive: what a stage spends inside another stage is the other's.
-2. Only what runs in the event loop's thread is timed, and only between two suspensions, so a stage never
-   counts waiting. What is left of the thread's CPU time is asyncio, the driver's callbacks, the generators of
-   transactions and the workload; what is left of the wall time is waiting.
-3. Nothing in Tenure knows of this: functions are replaced while it looks, and put back.
+1. Times are exclusive: the time of an inner stage does not count for the outer one.
+2. Only code in the event loop's thread is timed, and only between two suspensions, so that no stage includes waiting.
+   The rest of the thread's CPU time is asyncio, the driver's callbacks, the generators of transactions and the
+   workload. The rest of the wall time is waiting.
+3. Tenure has no code for this: its functions are replaced during the measurement, and restored.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from bench.peers.usage import postmaster_pid, usage_of
 from tenure.kernel import draft, history
 from tenure.orchestrator import batch, claims, commit_lanes, core
 from tenure.store.postgres import connection
@@ -33,28 +33,27 @@ PREEMPTED_SECONDS = 0.001
 
 
 class Stopwatch:
-    """Seconds per stage, exclusive of stages within."""
+    """Exclusive seconds per stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.calls: dict[str, int] = {}
         self._within: list[float] = [0.0]
-        """What inner stages took, per stage that is open."""
+        """For each open stage, the seconds of its inner stages."""
 
-    def note(self, stage: str, seconds: float) -> None:
-        """A stage has ended after so many seconds."""
+    def end(self, stage: str, seconds: float) -> None:
+        """End a stage that took this long."""
         inner = self._within.pop()
         self._within[-1] += seconds
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds - inner
         self.calls[stage] = self.calls.get(stage, 0) + 1
 
-    def open(self) -> None:
-        """A stage begins."""
+    def begin(self) -> None:
         self._within.append(0.0)
 
     def quick(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that is called for every command, under a clock that is cheap to read. The machine may give
-        the processor to somebody else meanwhile: a call that takes implausibly long counts as an ordinary one."""
+        """Time a function that is called for every command, with a clock that is cheap to read. The process may be preempted during a
+        call, so a call that takes implausibly long counts as an average one."""
 
         @functools.wraps(function)
         def under(*args: Any, **kwargs: Any) -> Any:
@@ -66,14 +65,14 @@ class Stopwatch:
                 seconds = _clock() - started
                 if seconds > PREEMPTED_SECONDS:
                     calls = self.calls.get(stage, 0)
-                    usual = self.seconds.get(stage, 0.0) / calls if calls else 0.0
-                    seconds = self._within[-1] + usual
-                self.note(stage, seconds)
+                    average = self.seconds.get(stage, 0.0) / calls if calls else 0.0
+                    seconds = self._within[-1] + average
+                self.end(stage, seconds)
 
         return under
 
     def long(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that is called once per batch, under the thread's own clock of CPU time."""
+        """Time a function that is called once per batch, with the thread's CPU time."""
 
         @functools.wraps(function)
         def under(*args: Any, **kwargs: Any) -> Any:
@@ -82,22 +81,21 @@ class Stopwatch:
             try:
                 return function(*args, **kwargs)
             finally:
-                self.note(stage, _cpu() - started)
+                self.end(stage, _cpu() - started)
 
         return under
 
     def reset(self) -> None:
-        """Forget what was measured."""
         self.seconds, self.calls = {}, {}
 
     def taken(self) -> dict[str, tuple[float, int]]:
-        """Seconds and calls of each stage up to now, the longest first."""
+        """Stage -> (seconds, calls), the longest first."""
         stages = sorted(self.seconds, key=lambda stage: -self.seconds[stage])
         return {stage: (self.seconds[stage], self.calls[stage]) for stage in stages}
 
 
 class _Steps:
-    """A coroutine whose steps between suspensions are timed."""
+    """Times the steps of a coroutine between its suspensions."""
 
     def __init__(self, watch: Stopwatch, stage: str, inner: Coroutine[Any, Any, Any]) -> None:
         self._watch = watch
@@ -108,14 +106,14 @@ class _Steps:
         steps = self._inner.__await__()
         send: Callable[[], Any] = functools.partial(next, steps)
         while True:
-            self._watch.open()
+            self._watch.begin()
             started = _cpu()
             try:
                 waiting_for = send()
             except StopIteration as stop:
                 return stop.value
             finally:
-                self._watch.note(self._stage, _cpu() - started)
+                self._watch.end(self._stage, _cpu() - started)
             try:
                 value = yield waiting_for
             except BaseException as error:
@@ -125,18 +123,16 @@ class _Steps:
 
 
 class _Statement:
-    """A prepared statement whose calls are timed; the first step encodes the arguments and sends them."""
+    """Times the calls of a prepared statement. Their first step encodes the arguments and sends them."""
 
     def __init__(self, watch: Stopwatch, inner: Any) -> None:
         self._watch = watch
         self._inner = inner
 
     async def fetch(self, *args: Any) -> Any:
-        """As asyncpg's."""
         return await _Steps(self._watch, "driver: encode and send", self._inner.fetch(*args))
 
     async def fetchrow(self, *args: Any) -> Any:
-        """As asyncpg's."""
         return await _Steps(self._watch, "driver: encode and send", self._inner.fetchrow(*args))
 
 
@@ -151,7 +147,7 @@ _QUICK: list[tuple[str, Any, str]] = [
     ("batch: accept the rows", batch.RunWork, "accept"),
     ("rows: to tuples", sqlite_running, "_tuple"),
 ]
-"""(stage, where, name). A name that a later version no longer has is left out, and said so."""
+"""(stage, module or class, function). A function that does not exist is reported and left out."""
 _LONG: list[tuple[str, Any, str]] = [
     ("lane: take the batch", commit_lanes.CommitLane, "take"),
     ("batch: make the save", batch, "build_save"),
@@ -170,7 +166,7 @@ _LONG: list[tuple[str, Any, str]] = [
 
 @contextmanager
 def stopwatch() -> Iterator[tuple[Stopwatch, list[str]]]:
-    """Put the stopwatch around everything; also the names that were not found."""
+    """A stopwatch around all these functions, and the names of those that do not exist."""
     watch = Stopwatch()
     missing: list[str] = []
     replaced: list[tuple[Any, str, Any]] = []
@@ -205,45 +201,25 @@ def stopwatch() -> Iterator[tuple[Stopwatch, list[str]]]:
 # --------------------------------------------------------------------------------------------- CPU time
 
 
-class Usage(msgspec.Struct):
-    """Seconds since some moment."""
-
+class UsedSeconds(msgspec.Struct):
     wall: float
     thread: float
     """CPU of the event loop's thread."""
     process: float
     """CPU of this process, all threads."""
     server: float
-    """CPU of PostgreSQL's processes; 0 where it cannot be read."""
+    """CPU of PostgreSQL's processes; 0 if it cannot be read."""
 
     @classmethod
-    def now(cls, server: Path | None) -> Usage:
-        """Up to here; `server` is the private server's folder."""
-        return cls(_clock(), time.thread_time(), time.process_time(), _server_seconds(server))
+    def now(cls, server: Path | None) -> UsedSeconds:
+        """The seconds up to now. `server` is the directory of a private PostgreSQL."""
+        usage = None if server is None else usage_of([postmaster_pid(server)])
+        return cls(_clock(), time.thread_time(), time.process_time(), usage.cpu_seconds if usage else 0.0)
 
-    def since(self, before: Usage) -> Usage:
-        """The difference."""
-        return Usage(
+    def since(self, before: UsedSeconds) -> UsedSeconds:
+        return UsedSeconds(
             self.wall - before.wall,
             self.thread - before.thread,
             self.process - before.process,
             self.server - before.server,
         )
-
-
-def _server_seconds(folder: Path | None) -> float:
-    """CPU of the processes whose working directory is the server's data: all of PostgreSQL's are there."""
-    if folder is None or not Path("/proc/self/stat").exists():
-        return 0.0
-    ticks = 0
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            if not os.readlink(entry / "cwd").startswith(str(folder)):
-                continue
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended, or is not ours to see
-            continue
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,9 +1,9 @@
-"""`python -m bench.streams`: thousands of idle listeners on one server process, and how soon an event reaches all of them.
+"""`python -m bench.streams`: how soon an event reaches thousands of idle listeners of one server process, and what they cost.
 
 Laws:
-1. The server is a process of its own, so that its memory is its own; listeners are plain sockets on loopback.
-2. Both processes read the same monotonic clock: from the moment before the run is created to the last listener's last
-   byte. A listener that did not get the event, or got another one, ends the program with 2.
+1. The server is a process of its own, so that its memory can be measured. The listeners are plain sockets on loopback.
+2. Both processes read the same monotonic clock. The time runs from the moment before the run is created to the last byte of the last
+   listener. A listener that gets no event, or another one, ends the program with 2.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ import msgspec
 import typer
 import uvloop
 
-from bench.service import TENANT, a_key
+from bench.service import TENANT, create_key
 from tenure.engine import Engine
 from tenure.server.http_server import serving
 from tenure.server.settings import Settings
@@ -30,15 +31,13 @@ SECONDS_MAX = 60.0
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """What was measured."""
-
     listeners: int
     rounds: int
     last_seconds: list[float]
-    """Of each event: until the last listener had it."""
+    """For each event, the time until the last listener had it."""
     first_seconds: list[float]
     rss_mb: float
-    """The server's memory with all of them connected."""
+    """The server's memory with all listeners connected."""
     rss_before_mb: float
     peak_mb: float
 
@@ -47,7 +46,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 async def _serve(database: str) -> None:
-    """A server that makes a run for each line it reads, and says when it began to."""
+    """Serve. For each line on stdin, create a run and print when that began."""
     async with (
         Engine(database) as engine,
         serving(
@@ -62,40 +61,40 @@ async def _serve(database: str) -> None:
             ),
         ) as (_service, address),
     ):
-        key = await a_key(engine, "viewer")
-        _say(f"{address} {key}")
+        key = await create_key(engine, "viewer")
+        print(f"{address} {key}", flush=True)
         lines = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
         while await lines.readline():
             began = time.monotonic()
             run = await engine.scoped(tenant=TENANT).create("bench", [{"name": "a"}])
-            _say(f"{began} {run}")
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+            print(f"{began} {run}", flush=True)
 
 
 # ------------------------------------------------------------------------------------------- the listeners
 
 
 class Crowd:
-    """All listeners together."""
+    """The state of all listeners."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self) -> None:
         self.ready = 0
         self.heard: list[float] = []
         self.broken: list[str] = []
-        self.event = b""
         self.changed = asyncio.Event()
+
+    async def wait_for(self, what: Callable[[], int], count: int) -> None:
+        """Wait until a count is reached; RuntimeError if a listener is broken."""
+        async with asyncio.timeout(SECONDS_MAX):
+            while what() < count:
+                if self.broken:
+                    raise RuntimeError(self.broken[0])
+                self.changed.clear()
+                await self.changed.wait()
 
 
 class Listener(asyncio.Protocol):
-    """One of them."""
-
     def __init__(self, crowd: Crowd, request: bytes) -> None:
         self._crowd = crowd
         self._request = request
@@ -103,11 +102,9 @@ class Listener(asyncio.Protocol):
         self._ready = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
         transport.write(self._request)  # type: ignore[attr-defined]  # a TCP transport has it
 
     def data_received(self, data: bytes) -> None:
-        """Answers, and events."""
         crowd = self._crowd
         self._got += data
         if not self._ready and b": listening" in self._got:
@@ -124,18 +121,8 @@ class Listener(asyncio.Protocol):
         crowd.changed.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """None may be, before the end."""
         self._crowd.broken.append(f"a connection was lost: {exc}")
         self._crowd.changed.set()
-
-
-async def _until(crowd: Crowd, count: int, of: str) -> None:
-    async with asyncio.timeout(SECONDS_MAX):
-        while (crowd.ready if of == "ready" else len(crowd.heard)) < count:
-            if crowd.broken:
-                raise RuntimeError(crowd.broken[0])
-            crowd.changed.clear()
-            await crowd.changed.wait()
 
 
 def _memory(pid: int) -> tuple[float, float]:
@@ -143,11 +130,10 @@ def _memory(pid: int) -> tuple[float, float]:
     fields = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
     )
-    return tuple(int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]  # two of them
+    return tuple(int(fields[name].split()[0]) / 1024 for name in ("VmRSS", "VmHWM"))  # type: ignore[return-value]  # a tuple of two
 
 
 async def measure(listeners: int, rounds: int) -> Figures:
-    """Connect them all, and send events."""
     with tempfile.TemporaryDirectory() as folder:
         server = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bench.streams", "--serve", f"sqlite:{folder}/bench.db",
@@ -162,7 +148,7 @@ async def measure(listeners: int, rounds: int) -> Figures:
             request = (
                 f"GET /events/stream HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {key}\r\n\r\n"
             ).encode()
-            crowd = Crowd(listeners)
+            crowd = Crowd()
             loop = asyncio.get_running_loop()
             for start in range(0, listeners, OPEN_AT_ONCE):
                 some = min(OPEN_AT_ONCE, listeners - start)
@@ -172,13 +158,13 @@ async def measure(listeners: int, rounds: int) -> Figures:
                         for _ in range(some)
                     )
                 )
-                await _until(crowd, start + some, "ready")
+                await crowd.wait_for(lambda: crowd.ready, start + some)
             first, last = [], []
             for _ in range(rounds):
                 crowd.heard = []
                 server.stdin.write(b"go\n")
                 began = float((await server.stdout.readline()).split()[0])
-                await _until(crowd, listeners, "heard")
+                await crowd.wait_for(lambda: len(crowd.heard), listeners)
                 first.append(min(crowd.heard) - began)
                 last.append(max(crowd.heard) - began)
                 await asyncio.sleep(0.5)
@@ -194,7 +180,7 @@ def main(
     rounds: Annotated[int, typer.Option(help="How many events.")] = 5,
     serve: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Thousands of idle listeners on one server process: how soon an event reaches all, and what they cost."""
+    """Measure how soon an event reaches thousands of idle listeners, and what they cost the server."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if serve:
@@ -202,7 +188,7 @@ def main(
         return
     if hard < listeners + 100:
         raise typer.BadParameter(
-            f"this process may have {hard} files open: raise that (ulimit -n), or ask for fewer"
+            f"this process may open only {hard} files: raise that (ulimit -n), or use fewer listeners"
         )
     try:
         found = uvloop.run(measure(listeners, rounds))

@@ -1,9 +1,10 @@
-"""Runs that wait for a person: what they cost the process of their worker. Run in a process of its own, as
-`python -m bench.suspended DATABASE RUNS`, which prints one JSON object.
+"""Measures what runs that wait for a person cost the process of their worker.
+
+    python -m bench.suspended DATABASE RUNS     # prints one JSON object
 
 Laws:
-1. The process is a worker with an engine, as a user's is; its memory is what the kernel says is resident.
-2. Load is the share of one cpu that the process takes while nothing happens but waiting.
+1. The process is a worker with an engine, like a user's. Its memory is its resident memory.
+2. Load is the share of one CPU that the process uses while all runs wait.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 import uvloop
 
 import tenure
+from bench.service import run_module
 
 AT_ONCE = 500
 IDLE_SECONDS = 5.0
@@ -23,8 +26,6 @@ PAGE_BYTES = 4096
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What so many suspended runs cost."""
-
     runs: int
     megabytes: float
     cpu_share: float
@@ -32,31 +33,27 @@ class Cost(msgspec.Struct, frozen=True):
 
 @tenure.step
 async def prepare(order: int) -> dict[str, int]:
-    """Something done before the question."""
     return {"order": order}
 
 
 @tenure.workflow
 async def ask(order: int) -> dict[str, int]:
-    """A step, and a question to a person."""
     made = await prepare(order)
     await tenure.approve("ship it")
     return made
 
 
 def resident_megabytes() -> float:
-    """The memory of this process."""
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        return int(statm.read().split()[1]) * PAGE_BYTES / 1e6
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES / 1e6
 
 
-async def measured(database: str, runs: int) -> Cost:
-    """Suspend so many runs, then look."""
+async def measure(database: str, runs: int) -> Cost:
+    """Suspend the runs, and measure the idle process."""
     async with tenure.Engine(database) as engine, engine.worker(ask, slots=AT_ONCE) as worker:
         for first in range(0, runs, AT_ONCE):
             some = range(first, min(first + AT_ONCE, runs))
             await asyncio.gather(*(engine.start(ask, order) for order in some))
-        while worker.counts["suspended"] < runs:  # noqa: ASYNC110 - a look costs less than being told
+        while worker.counts["suspended"] < runs:  # noqa: ASYNC110 - polling costs less than a callback per run
             await asyncio.sleep(0.05)
         await asyncio.sleep(1.0)
         cpu, begun = time.process_time(), time.perf_counter()
@@ -65,16 +62,10 @@ async def measured(database: str, runs: int) -> Cost:
         return Cost(runs, resident_megabytes(), share)
 
 
-async def in_a_process(database: str, runs: int) -> Cost:
-    """The same in a fresh process."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.suspended", database, str(runs), stdout=asyncio.subprocess.PIPE
-    )
-    answer, _ = await process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"the measurement ended with {process.returncode}")
-    return msgspec.json.decode(answer, type=Cost)
+async def measure_in_process(database: str, runs: int) -> Cost:
+    """`measure` in a fresh process."""
+    return await run_module(Cost, "bench.suspended", database, str(runs))
 
 
 if __name__ == "__main__":
-    sys.stdout.write(msgspec.json.encode(uvloop.run(measured(sys.argv[1], int(sys.argv[2])))).decode())
+    print(msgspec.json.encode(uvloop.run(measure(sys.argv[1], int(sys.argv[2])))).decode())

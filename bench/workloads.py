@@ -1,21 +1,22 @@
-"""The work that is measured: runs driven through the orchestrator the way a worker does it.
+"""The measured work: runs that are driven through the orchestrator as a worker drives them.
 
 Laws:
-1. Every step is durable before the next one of its run begins: a caller awaits each answer.
-2. A sample names the runs it made and how each must have ended; `checking.py` looks at all of them.
-3. Creating the runs is inside the clock; warming up is not.
+1. Every step is durable before the next step of its run begins: each answer is awaited.
+2. A sample lists its runs and how each must have ended. `checking.py` checks all of them.
+3. The clock includes the creation of the runs, but not the warm-up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from bench.peers.protocol import run_concurrently
 from tenure.kernel.commands import Claimant, Complete, CreateRun, RecordCheckpoint, StepSpec
 from tenure.kernel.lease_types import Lease, LeaseReply
 from tenure.orchestrator import Orchestrator
@@ -30,7 +31,7 @@ CLAIM_SECONDS = 1.0
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """How a run must have ended."""
+    """The expected end of a run."""
 
     run_id: int
     events: int
@@ -39,8 +40,6 @@ class Expected(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct):
-    """What was done in how long."""
-
     steps: int
     seconds: float
     runs: list[Expected]
@@ -51,26 +50,7 @@ class Sample(msgspec.Struct):
         return self.steps / self.seconds
 
 
-async def _side_by_side(count: int, in_flight: int, one: Callable[[], Awaitable[None]]) -> None:
-    """Do something so many times, so many at a time."""
-    left = iter(range(count))
-
-    async def lane() -> None:
-        for _ in left:
-            await one()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(in_flight, count)):
-            group.create_task(lane())
-
-
 # ------------------------------------------------------------------------------------ code-first path
-
-
-def _new_run(orchestrator: Orchestrator) -> CreateRun:
-    return CreateRun(
-        run_id=orchestrator.new_id("default"), tenant="tenant-1", workflow="bench", input=INPUT, eager=HERE
-    )
 
 
 def _recorded(lease: Lease, seq: int, name: str) -> RecordCheckpoint:
@@ -80,28 +60,36 @@ def _recorded(lease: Lease, seq: int, name: str) -> RecordCheckpoint:
 
 
 async def checkpoint(orchestrator: Orchestrator, lease: Lease, seq: int, name: str) -> None:
-    """One durable step of a code-first run."""
+    """Record a durable step of a code-first run."""
     await orchestrator.send(_recorded(lease, seq, name))
 
 
 async def complete(
     orchestrator: Orchestrator, lease: Lease, seq: int, last: RecordCheckpoint | None = None
 ) -> None:
-    """The end of a leased step, perhaps with its last checkpoint."""
+    """End a leased step, perhaps with its last checkpoint."""
     await orchestrator.send(
         Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=seq, output=OUTPUT, last=last)
     )
 
 
 async def start(orchestrator: Orchestrator) -> Lease:
-    """A new run of one body, its lease taken in the commit that makes it."""
-    created = await orchestrator.create(_new_run(orchestrator))
-    assert created.lease is not None, "nothing stands against an eager claim here"
+    """Create a code-first run, and claim its body in the same commit."""
+    created = await orchestrator.create(
+        CreateRun(
+            run_id=orchestrator.new_id("default"),
+            tenant="tenant-1",
+            workflow="bench",
+            input=INPUT,
+            eager=HERE,
+        )
+    )
+    assert created.lease is not None, "an eager claim succeeds here"
     return created.lease
 
 
 async def code_first_run(orchestrator: Orchestrator) -> Expected:
-    """One lease, five checkpoints, complete. The last checkpoint goes with the end, as the SDK's does."""
+    """One lease, five checkpoints, and the end. The last checkpoint is sent with the end, as the SDK does."""
     lease = await start(orchestrator)
     for seq, name in enumerate(NAMES[:-1], start=1):
         await checkpoint(orchestrator, lease, seq, name)
@@ -111,21 +99,16 @@ async def code_first_run(orchestrator: Orchestrator) -> Expected:
 
 async def code_first(orchestrator: Orchestrator, runs: int, in_flight: int) -> Sample:
     """Five-step runs, many at a time."""
-    made: list[Expected] = []
-
-    async def one() -> None:
-        made.append(await code_first_run(orchestrator))
-
     started = time.perf_counter()
-    await _side_by_side(runs, in_flight, one)
+    made = await run_concurrently(runs, in_flight, partial(code_first_run, orchestrator))
     return Sample(runs * STEPS, time.perf_counter() - started, made)
 
 
 async def lone(orchestrator: Orchestrator, runs: int) -> tuple[list[float], list[Expected]]:
-    """Five-step runs, one after another: the seconds of each from submit to done."""
+    """Five-step runs, one after another. The first list has the seconds of each run from submit to done."""
     seconds, made = [], []
     for _ in range(runs):
-        await asyncio.sleep(0)  # the loop has turned since the last run, as for anybody who starts one alone
+        await asyncio.sleep(0)  # a run that is started alone begins in a new iteration of the loop, too
         started = time.perf_counter()
         made.append(await code_first_run(orchestrator))
         seconds.append(time.perf_counter() - started)
@@ -140,17 +123,17 @@ def _ignore(lease: Lease) -> None:
 
 
 class Workers:
-    """Worker loops with slots: each claims for its free slots and completes what it gets at once."""
+    """Worker loops with slots. Each claims steps for its free slots and completes them immediately."""
 
     def __init__(self, orchestrator: Orchestrator, count: int, slots: int) -> None:
         self._orchestrator = orchestrator
         self._names = [f"bench-{i}" for i in range(count)]
         self._slots = slots
         self.on_step: Callable[[Lease], None] = _ignore
-        """Told of every step that was completed."""
+        """Called with every completed step."""
 
     async def during(self, work: Coroutine[Any, Any, None]) -> None:
-        """Work until something else is done. A worker that fails ends it: nobody would do its steps."""
+        """Run the workers until `work` is done. A worker that fails ends both."""
         workers = [asyncio.create_task(self._work(name)) for name in self._names]
         other = asyncio.create_task(work)
         try:
@@ -160,7 +143,7 @@ class Workers:
                 if not task.done():
                     task.cancel()
             ended = await asyncio.gather(other, *workers, return_exceptions=True)
-        for result in reversed(ended):  # a worker's failure tells more than what it caused
+        for result in reversed(ended):  # the failure of a worker is the cause of that of the work
             if isinstance(result, Exception):
                 raise result
 
@@ -180,7 +163,7 @@ class Workers:
 
         while not failed:
             free = self._slots - busy
-            if free * 4 < self._slots:  # a claim is a commit: not one for every slot
+            if free * 4 < self._slots:  # a claim is a commit, so it is for many slots
                 freed.clear()
                 await freed.wait()
                 continue
@@ -194,7 +177,6 @@ class Workers:
 
 async def leased(orchestrator: Orchestrator, runs: int, in_flight: int, workers: int, slots: int) -> Sample:
     """Declared runs of five steps in sequence, each step claimed and completed."""
-    made: list[Expected] = []
     open_runs: dict[int, asyncio.Future[None]] = {}
     loop = asyncio.get_running_loop()
 
@@ -202,25 +184,24 @@ async def leased(orchestrator: Orchestrator, runs: int, in_flight: int, workers:
         if lease.idx == STEPS - 1:
             open_runs.pop(lease.run_id).set_result(None)
 
-    async def one() -> None:
+    async def one() -> Expected:
         run_id = orchestrator.new_id("default")
         ended = open_runs[run_id] = loop.create_future()
         created = await orchestrator.create(
             CreateRun(run_id=run_id, tenant="tenant-1", workflow="bench", input=INPUT, plan=SEQUENCE)
         )
-        assert created.run_id == run_id, "ids of one process do not meet"
+        assert created.run_id == run_id, "ids of one process are unique"
         await ended
-        made.append(Expected(run_id, 1 + 2 * STEPS, STEPS))
+        return Expected(run_id, 1 + 2 * STEPS, STEPS)
 
-    seconds = 0.0
+    sample = Sample(runs * STEPS, 0.0, [])
 
     async def all_runs() -> None:
-        nonlocal seconds
         started = time.perf_counter()
-        await _side_by_side(runs, in_flight, one)
-        seconds = time.perf_counter() - started
+        sample.runs = await run_concurrently(runs, in_flight, one)
+        sample.seconds = time.perf_counter() - started
 
     pool = Workers(orchestrator, workers, slots)
     pool.on_step = on_step
     await pool.during(all_runs())
-    return Sample(runs * STEPS, seconds, made)
+    return sample

@@ -1,9 +1,8 @@
-"""Which test proves which clause of docs/spec/clauses.toml.
+"""Prints which test proves which clause of docs/spec/clauses.toml.
 
-A test names the clauses it proves with `@pytest.mark.clause("GWI-12")`. This tool collects the suite
-without running it, prints the table and, as its last line, `clauses proven: N/M`. A clause counts when
-at least one collected test that is neither skipped nor expected to fail names it; whether these tests
-pass is for `make test` to say.
+A test names the clauses that it proves with `@pytest.mark.clause("GWI-12")`. This tool collects the tests without running them, prints the
+table and, as its last line, `clauses proven: N/M`. A clause counts if at least one test names it that is neither skipped nor expected to
+fail. `make test` shows whether these tests pass.
 """
 
 import contextlib
@@ -26,12 +25,12 @@ def load_clauses() -> dict[str, str]:
 
 
 def clauses_of(item: pytest.Item) -> list[str]:
-    """The ids a test names, as written."""
+    """The clauses that a test names."""
     return [clause for marker in item.iter_markers("clause") for clause in marker.args]
 
 
 def unknown_clauses(items: Iterable[pytest.Item], known: Mapping[str, str]) -> list[str]:
-    """One line for each id that does not exist, naming the test that uses it."""
+    """A line for each clause that does not exist, with the test that names it."""
     return [
         f"{item.nodeid} names the clause {clause!r}, which is not in docs/spec/clauses.toml"
         for item in items
@@ -41,10 +40,9 @@ def unknown_clauses(items: Iterable[pytest.Item], known: Mapping[str, str]) -> l
 
 
 def counts(item: pytest.Item) -> bool:
-    """Whether the test will really run: not skipped, not expected to fail."""
+    """Whether the test will run, and is expected to pass. A `skipif` with a text as its condition counts as skipped."""
     if any(item.iter_markers("skip")) or any(item.iter_markers("xfail")):
         return False
-    # A condition that is not a plain value is taken as met: a doubtful test proves nothing.
     return not any(
         isinstance(condition, str) or bool(condition)
         for marker in item.iter_markers("skipif")
@@ -56,7 +54,7 @@ def counts(item: pytest.Item) -> bool:
 
 
 class Collector:
-    """A pytest plugin that keeps the collected tests."""
+    """A pytest plugin that remembers the collected tests."""
 
     def __init__(self) -> None:
         self.items: list[pytest.Item] = []
@@ -88,9 +86,8 @@ def main() -> int:
         for clause in clauses_of(item) if counts(item) else ():
             proofs[clause][item.nodeid.partition("[")[0]] = None
     for clause, tests in proofs.items():
-        names = list(tests)
-        more = f"  (+{len(names) - 1} more)" if len(names) > 1 else ""
-        print(f"{clause:<7} {names[0] + more if names else '-'}")
+        more = f"  (+{len(tests) - 1} more)" if len(tests) > 1 else ""
+        print(f"{clause:<7} {next(iter(tests), '-')}{more}")
     print(f"clauses proven: {sum(map(bool, proofs.values()))}/{len(proofs)}")
     return 0
 

@@ -1,8 +1,8 @@
 """Writes docs/errors: a page for each code of `tenure.errors.CODES`, and their index.
 
-What a page says comes from the registry and from the source: which modules raise the code, and with what
-messages. What is written by hand between the two markers of a page survives. `--check` writes nothing and
-fails when a page is missing, stale or left over.
+The content comes from the registry and from the source: which modules raise the code, and with which messages. Notes
+between the two markers of a page are written by hand and are kept. `--check` writes nothing and fails if a page is
+missing, stale or left over.
 """
 
 import ast
@@ -12,13 +12,13 @@ from http import HTTPStatus
 from pathlib import Path
 
 from tenure.errors import CODES
+from tools.generated_files import ROOT, write_or_check
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "tenure"
 PAGES = ROOT / "docs" / "errors"
 INDEX = "README.md"
-LOOKERS_ON = ("simulate",)
-"""Packages that expect errors of others and have none of their own."""
+SKIPPED_PACKAGES = ("simulate", "errors")
+"""Packages that name codes without raising errors for users."""
 
 NOTES_BEGIN = "<!-- Written by hand; kept when this page is made anew. -->"
 NOTES_END = "<!-- End of what is written by hand. -->"
@@ -97,17 +97,17 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "error STORE_NOT_A_DATABASE: mysql:// is no database of ours; use sqlite:PATH or postgresql://",
     ),
 }
-"""Code -> a command that is refused with it, and the first line of what it prints; the tests run them."""
+"""Code -> a command that fails with it, and the first line of its output. The tests run the commands."""
 
 
 class Uses:
-    """Where the source names a code, and what it says when it raises it."""
+    """Where the source names each code, and the messages with which it raises it."""
 
     def __init__(self) -> None:
         self.modules: dict[str, set[str]] = {code: set() for code in CODES}
         self.messages: dict[str, set[str]] = {code: set() for code in CODES}
         for path in sorted(SOURCE.rglob("*.py")):
-            if path.relative_to(SOURCE).parts[0] not in (*LOOKERS_ON, "errors"):
+            if path.relative_to(SOURCE).parts[0] not in SKIPPED_PACKAGES:
                 self._read(path)
 
     def _read(self, path: Path) -> None:
@@ -123,7 +123,7 @@ class Uses:
 
 
 def _mentions(tree: ast.Module) -> Iterator[int]:
-    """Constants that do not use a code: prose, and what somebody else's code is compared with."""
+    """The ids of constants that do not use a code: docstrings, and comparisons with the code of an error."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
             yield id(node.value)
@@ -136,7 +136,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _text(node: ast.expr) -> str | None:
-    """A message as it stands in the source, with `...` for what is filled in."""
+    """A message in the source, with `...` in place of values."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -148,7 +148,7 @@ def _text(node: ast.expr) -> str | None:
 
 
 def notes_of(page: Path) -> str:
-    """What was written by hand on a page."""
+    """The notes on a page that were written by hand."""
     if not page.exists():
         return ""
     _, found, rest = page.read_text(encoding="utf-8").partition(NOTES_BEGIN)
@@ -159,12 +159,7 @@ def _quoted(text: str) -> str:
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
-def _status(code: int) -> str:
-    return f"{code} {HTTPStatus(code).phrase}"
-
-
 def page_of(code: str, uses: Uses, notes: str) -> str:
-    """A code's page."""
     spec = CODES[code]
     again = (
         "yes: the same request may succeed later" if spec.retryable else "no: something has to change first"
@@ -178,7 +173,7 @@ def page_of(code: str, uses: Uses, notes: str) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| HTTP status | {_status(spec.status)} |",
+        f"| HTTP status | {spec.status} {HTTPStatus(spec.status).phrase} |",
         f"| Worth repeating | {again} |",
         "",
         "## What to do",
@@ -204,7 +199,6 @@ def page_of(code: str, uses: Uses, notes: str) -> str:
 
 
 def index() -> str:
-    """The list of all codes."""
     lines = [
         "# Errors",
         "",
@@ -223,55 +217,17 @@ def index() -> str:
         lines += [""]
     if left:
         raise SystemExit(
-            f"no group of the index has {', '.join(left)}: give them one in tools/error_pages.py"
+            f"no group of the index has {', '.join(left)}: add their prefixes to GROUPS in tools/error_pages.py"
         )
     return "\n".join(lines)
 
 
-def pages() -> dict[Path, str]:
-    """Every page as it should be."""
+def pages() -> dict[Path, str | None]:
+    """Every page with its text, and None for pages of codes that do not exist."""
     uses = Uses()
     made = {PAGES / f"{code}.md": page_of(code, uses, notes_of(PAGES / f"{code}.md")) for code in CODES}
-    return {PAGES / INDEX: index(), **made}
-
-
-def problems() -> Iterator[str]:
-    """What is missing, stale or left over."""
-    wanted = pages()
-    for path, text in wanted.items():
-        if not path.exists():
-            yield f"{path.relative_to(ROOT)} is missing"
-        elif path.read_text(encoding="utf-8") != text:
-            yield f"{path.relative_to(ROOT)} is stale"
-    for path in sorted(PAGES.glob("*.md")):
-        if path not in wanted:
-            yield f"{path.relative_to(ROOT)} is about a code that does not exist"
-
-
-def main(arguments: list[str]) -> int:
-    """Write the pages, or check them."""
-    if arguments == ["--check"]:
-        found = list(problems())
-        print("\n".join(found) if found else "the pages of docs/errors are up to date")
-        if found:
-            print("run `make docs`")
-        return 1 if found else 0
-    if arguments:
-        print("usage: error_pages.py [--check]")
-        return 2
-    PAGES.mkdir(parents=True, exist_ok=True)
-    wanted = pages()
-    written = 0
-    for path, text in wanted.items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
-            written += 1
-    for path in PAGES.glob("*.md"):
-        if path not in wanted:
-            path.unlink()
-    print(f"docs/errors: {written} of {len(wanted)} pages written")
-    return 0
+    return {**dict.fromkeys(sorted(PAGES.glob("*.md"))), PAGES / INDEX: index(), **made}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check(pages()))

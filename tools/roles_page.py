@@ -1,13 +1,12 @@
-"""Writes docs/roles.md: who may do what, from `tenure.server.auth.roles`. `--check` writes nothing and fails when it is stale."""
+"""Writes docs/roles.md: who may do what, from `tenure.server.auth.roles`. `--check` writes nothing and fails if it is stale."""
 
 import sys
-from pathlib import Path
 
 from tenure.server.auth.roles import ROUTES
 from tenure.services.identity.principals import ROLES
+from tools.generated_files import ROOT, write_or_check
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "roles.md"
-MARK = "yes"
+PAGE = ROOT / "docs" / "roles.md"
 HEAD = """# Roles
 
 <!-- Made by tools/roles_page.py from src/tenure/server/auth/roles.py. -->
@@ -36,7 +35,6 @@ HEAD is allowed wherever GET is, and OPTIONS everywhere. [Tenants, people and ke
 
 
 def page() -> str:
-    """The page as it should be."""
     lines = [HEAD]
     for title, routes in ROUTES.items():
         lines += [
@@ -47,26 +45,12 @@ def page() -> str:
         ]
         for route, allowed in routes.items():
             who = allowed.split()
-            cells = [MARK if role in who else "" for role in ROLES]
+            cells = ["yes" if role in who else "" for role in ROLES]
             others = " ".join(f"`{one}`" for one in who if one not in ROLES)
             lines.append(f"| `{route}` | {' | '.join(cells)} | {others} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> int:
-    """Write the page, or check it."""
-    if arguments not in ([], ["--check"]):
-        print("usage: roles_page.py [--check]")
-        return 2
-    fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == page()
-    if arguments:
-        print("docs/roles.md is up to date" if fresh else "docs/roles.md is stale: run `make docs`")
-        return 0 if fresh else 1
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"docs/roles.md: {'as it was' if fresh else 'written'}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(write_or_check({PAGE: page()}))

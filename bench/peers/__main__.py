@@ -1,10 +1,10 @@
-"""`python -m bench.peers`: one system in several settings by turns, to look for its best.
+"""`python -m bench.peers`: measure one system with several settings by turns, to find the best.
 
     python -m bench.peers dbos-postgres threads=4 threads=8 mode=start
     python -m bench.peers restate - partitions=2,in_flight=256
 
-A setting is `name=value`, several of them with commas between; `-` is what the module itself takes. Prints a JSON
-line for each. `python -m bench --peers ...` is what compares.
+A setting is `name=value`, or several of them separated by commas. `-` means the defaults of the module. The program prints a
+JSON line for each setting. `python -m bench --peers ...` compares the systems.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import tempfile
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 import uvloop
 
@@ -25,7 +23,8 @@ from bench.peers.environments import NotMeasured
 from bench.peers.known import PEERS, TENURE, System
 from bench.peers.measuring import Taken, lone_turn, sampled
 from bench.peers.session import Server, running
-from bench.places import _parent
+from bench.places import temporary_files_on_disk
+from bench.report import print_json
 from tools.postgres_server import open_server
 
 LONE_RUNS = 20
@@ -33,14 +32,14 @@ SYSTEMS = {system.name: system for system in (*PEERS, *TENURE)}
 
 
 def options_of(setting: str) -> dict[str, str]:
-    """`a=1,b=2` as a mapping; `-` is none."""
+    """`a=1,b=2` as a mapping. `-` is empty."""
     return dict(one.split("=", 1) for one in setting.split(",") if "=" in one)
 
 
 async def once(
     system: System, server: Server | None, parent: Path, setting: str, seconds: float
 ) -> dict[str, Taken]:
-    """Everything it can be measured by."""
+    """All figures of a system with one setting."""
     async with running(system, server, parent, options_of(setting)) as session:
         figures = await sampled(system, session, seconds)
         for _ in range(2):  # the first turn warms up
@@ -50,7 +49,7 @@ async def once(
 
 
 def line_of(setting: str, rounds: list[dict[str, Taken]]) -> dict[str, Any]:
-    """Medians, and every sample behind them."""
+    """The medians of a setting, with every sample."""
     line: dict[str, Any] = {"setting": setting}
     for name in rounds[0]:
         taken = [one[name] for one in rounds]
@@ -75,25 +74,21 @@ def main(
     """Look for the best settings of one system."""
     if name not in SYSTEMS:
         raise typer.BadParameter(f"choose from {', '.join(SYSTEMS)}")
-    system, parent = SYSTEMS[name], _parent()
+    system = SYSTEMS[name]
     taken: dict[str, list[dict[str, Taken]]] = {setting: [] for setting in settings or ["-"]}
-    earlier, tempfile.tempdir = tempfile.tempdir, str(parent)
-    try:
-        with ExitStack() as stack:
-            server = open_server() if system.store == "postgres" else None
-            if server is not None:
-                stack.enter_context(server)
-            for number in range(1, rounds + 1):
-                for setting, samples in taken.items():
-                    try:
-                        samples.append(uvloop.run(once(system, server, parent, setting, seconds)))
-                    except NotMeasured as reason:
-                        print(f"{setting} {number}/{rounds}: not measured: {reason}", file=sys.stderr)
-    finally:
-        tempfile.tempdir = earlier
+    with (
+        temporary_files_on_disk() as parent,
+        open_server() if system.store == "postgres" else nullcontext() as server,
+    ):
+        for number in range(1, rounds + 1):
+            for setting, samples in taken.items():
+                try:
+                    samples.append(uvloop.run(once(system, server, parent, setting, seconds)))
+                except NotMeasured as reason:
+                    print(f"{setting} {number}/{rounds}: not measured: {reason}", file=sys.stderr)
     for setting, samples in taken.items():
         if samples:
-            print(msgspec.json.encode(line_of(setting, samples)).decode())
+            print_json(line_of(setting, samples))
     print(f"load {os.getloadavg()[0]:.1f}", file=sys.stderr)
 
 

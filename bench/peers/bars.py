@@ -1,7 +1,4 @@
-"""What is compared with whom, and the bar: the one place that turns our figure and a peer's into a line.
-
-Whoever measures Tenure in another way than `ours.py` hands its figure to `compare` and gets the same line.
-"""
+"""The comparisons with peers and their bars. `compare` turns the figures of Tenure and a peer into a line of the report."""
 
 from __future__ import annotations
 
@@ -14,20 +11,18 @@ from bench.report import Result, result_of
 
 
 class Value(msgspec.Struct, frozen=True):
-    """A measured figure of one system."""
-
     value: float
     unit: str
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the report: a figure of ours against the same of the best of some peers."""
+    """A line of the report: a figure of Tenure compared with that of the best of some peers."""
 
     name: str
     ours: str
-    """The system of ours, as in `known.py`."""
+    """The name of Tenure's system in `known.py`."""
     figure: str
-    """What is measured, in ours and, unless `theirs` says otherwise, in the peer."""
+    """The figure of Tenure and, unless `theirs` is given, of the peers."""
     peers: tuple[str, ...]
     theirs: str = ""
     unit: str
@@ -73,14 +68,9 @@ COMPARISONS = (
 )  # fmt: skip
 
 
-def comparison(name: str) -> Comparison:
-    """The one of that name."""
-    return next(one for one in COMPARISONS if one.name == name)
-
-
 def compare(name: str, ours: list[Value], theirs: list[Value], peer: str) -> Result:
-    """Samples of ours against a peer's, taken by turns: medians, ratio, and whether the bar is met."""
-    what = comparison(name)
+    """Compare Tenure's samples with a peer's, which were taken by turns."""
+    what = next(one for one in COMPARISONS if one.name == name)
     for value in (*ours, *theirs):
         if value.unit != what.unit:
             raise ValueError(f"{name} is in {what.unit}, not in {value.unit}")

@@ -1,4 +1,4 @@
-"""The comparison: Tenure and the peers by turns, on the same machine in the same run."""
+"""Compares Tenure with the peers, by turns on the same machine in the same run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.peers.measuring import LONE_RUNS_PER_TURN, Taken, filled, lone_turn, 
 from bench.peers.session import Server, Session, running
 from bench.places import Place, PostgresPlace
 from bench.plan import Plan
-from bench.report import Result
+from bench.report import Result, rounded
 
 ROUNDS_MAX = 3
 SAMPLE_SECONDS = 4.0
@@ -28,24 +28,24 @@ QUICK_SECONDS = 0.2
 CHOOSING_SECONDS, CHOOSING_ROUNDS = 2.0, 2
 TURNS, QUICK_TURNS = 30, 2
 RATES = ("throughput", "jobs", "single_enqueues", "batch_enqueues")
-"""All that is measured side by side; `lone` is measured by turns."""
+"""The figures that are measured for each system alone. `lone` is measured by turns."""
 Say = Callable[[str], None]
 
 
 class Figures(msgspec.Struct):
-    """One figure of one system over all rounds."""
+    """A figure of one system over all rounds."""
 
     value: float
     unit: str
     cpu_seconds_per_1000: float | None
-    """User and system time of all its processes, its share of PostgreSQL's included."""
+    """User and system time of all its processes, including its share of PostgreSQL's."""
     bytes_per_1000: float | None
-    """Written to PostgreSQL's log; by a system without PostgreSQL, to storage at all."""
+    """Bytes written to PostgreSQL's log, or, by a system without PostgreSQL, to storage."""
     samples: list[float]
 
 
 class Report(msgspec.Struct):
-    """What was found out about one system."""
+    """The results of one system."""
 
     system: str
     title: str
@@ -55,33 +55,35 @@ class Report(msgspec.Struct):
 
 
 class Outcome(msgspec.Struct):
-    """Everything."""
-
     results: list[Result]
     systems: list[Report]
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What is to be compared."""
+    """The requested comparisons and their systems."""
 
     comparisons: list[Comparison]
     peers: list[System]
     ours: list[System]
     narrowed: bool
-    """Whether only what the comparisons need is measured, instead of all that a peer can be measured by."""
+    """Whether only the figures of the comparisons are measured, instead of all figures of a peer."""
 
     @property
     def stores(self) -> set[str]:
-        """The bench's places that are needed."""
+        """The names of the needed places."""
         return {system.store for system in (*self.peers, *self.ours)} - {"own"}
 
 
+def name_matches(name: str, only: str) -> bool:
+    """Whether a name matches a glob, or contains a text without wildcards."""
+    return fnmatchcase(name, only if any(sign in only for sign in "*?[") else f"*{only}*")
+
+
 def asked_for(peers: str, only: str = "") -> Asked:
-    """By `--peers` and `--only`: a comparison needs one of its peers, a peer some comparison or none at all."""
+    """The comparisons of `--peers` and `--only`. With `--only`, peers without a comparison are left out."""
     systems = chosen(peers)
     names = {system.name for system in systems}
-    pattern = only if any(sign in only for sign in "*?[") else f"*{only}*"
-    kept = [one for one in COMPARISONS if names & set(one.peers) and fnmatchcase(one.name, pattern)]
+    kept = [one for one in COMPARISONS if names & set(one.peers) and name_matches(one.name, only)]
     if only:
         needed = {peer for one in kept for peer in one.peers}
         systems = [system for system in systems if system.name in needed]
@@ -90,12 +92,12 @@ def asked_for(peers: str, only: str = "") -> Asked:
 
 
 class _Run:
-    """The comparison while it is going on."""
+    """The state of a comparison."""
 
     def __init__(self, asked: Asked, server: Server | None, plan: Plan, say: Say, *, quick: bool) -> None:
         self.asked = asked
         self.taken: dict[str, dict[str, list[Taken]]] = {}
-        """System -> figure -> one for each round or turn."""
+        """System -> figure -> a sample for each round or turn."""
         self.settings: dict[str, dict[str, str]] = {}
         self.reasons: dict[str, str] = {}
         self._best: dict[str, dict[str, str]] = {}
@@ -109,7 +111,7 @@ class _Run:
         return [one for one in (*self.asked.ours, *self.asked.peers) if one.name not in self.reasons]
 
     def _wanted(self, system: System, figure: str) -> bool:
-        """Whether something is compared by it; of a peer, all is wanted that it has."""
+        """Whether a figure is measured: all figures of a peer, unless narrowed, and those of Tenure that are compared."""
         if not system.ours and not self.asked.narrowed:
             return True
         return any(
@@ -137,7 +139,7 @@ class _Run:
         return running(system, self._server, Path(tempfile.gettempdir()), best)
 
     async def choose(self) -> None:
-        """Each at its best: of the settings that were best somewhere, the one that is best here and now."""
+        """Find the best candidate of each system's settings on this machine."""
         for system in self._left():
             if len(system.candidates) == 1 or not self._wanted(system, "throughput"):
                 continue
@@ -156,11 +158,10 @@ class _Run:
                 self._say(f"{system.title}: {tried} {system.unit}/s")
 
     async def many(self) -> None:
-        """Throughput: each alone on the machine, round after round."""
+        """Measure throughput: each system alone on the machine, round after round."""
         for number in range(1, self._rounds + 1):
             for system in self._left():
-                wanted = {figure for figure in RATES if self._wanted(system, figure)}
-                if not wanted:
+                if not (wanted := {figure for figure in RATES if self._wanted(system, figure)}):
                     continue
                 with self._reporting(system):
                     async with self._running(system) as session:
@@ -173,7 +174,7 @@ class _Run:
                         )
 
     async def alone(self) -> None:
-        """Latency: all of them started and idle, a few runs each by turns."""
+        """Measure latency: all systems are started and idle, and do a few runs each by turns."""
         async with AsyncExitStack() as stack:
             sessions: list[tuple[System, Session]] = []
             for system in self._left():
@@ -200,7 +201,7 @@ class _Run:
 async def compare_all(
     asked: Asked, places: Mapping[str, Place], plan: Plan, say: Say, *, quick: bool
 ) -> Outcome:
-    """Measure everything that was asked for; what cannot be measured is reported so."""
+    """Measure everything that was requested. A peer that cannot be measured is reported with the reason."""
     run = _Run(asked, _server(places), plan, say, quick=quick)
     if not quick:
         await run.choose()
@@ -224,7 +225,7 @@ def _said(setting: Mapping[str, str]) -> str:
 
 def _server(places: Mapping[str, Place]) -> Server | None:
     place = places.get("postgres")
-    return cast("PostgresPlace", place)._server if place is not None else None
+    return cast("PostgresPlace", place).server if place is not None else None
 
 
 def _values(taken: Mapping[str, Mapping[str, list[Taken]]], system: str, figure: str) -> list[Value]:
@@ -234,7 +235,7 @@ def _values(taken: Mapping[str, Mapping[str, list[Taken]]], system: str, figure:
 def _result(
     what: Comparison, taken: Mapping[str, Mapping[str, list[Taken]]], titles: Mapping[str, str]
 ) -> Result | None:
-    """Against the best of its peers that were measured; None when none was."""
+    """The comparison with the best of the measured peers; None if no peer was measured."""
     ours = _values(taken, what.ours, what.figure)
     theirs = {peer: _values(taken, peer, what.theirs or what.figure) for peer in what.peers}
     medians = {
@@ -263,7 +264,7 @@ def _report(
 
 
 def _mean(values: list[float | None]) -> float | None:
-    """Over all samples: the kernel counts CPU time in hundredths of a second, which a short one hardly fills."""
+    """The mean over all samples, because the kernel counts CPU time in hundredths of a second, too coarse for a short sample."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None
 
@@ -272,7 +273,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def lines(reports: list[Report]) -> list[dict[str, Any]]:
-    """One object per system and figure, or with the reason why there is none."""
+    """An object for each figure of a system, or with the reason why the system was not measured."""
     made: list[dict[str, Any]] = []
     for report in reports:
         if report.not_measured:
@@ -291,18 +292,12 @@ def lines(reports: list[Report]) -> list[dict[str, Any]]:
     return made
 
 
-def print_lines(reports: list[Report]) -> None:
-    """For other programs."""
-    for line in lines(reports):
-        print(msgspec.json.encode(line).decode(), flush=True)
-
-
 def _short(number: float | None) -> float | None:
-    return None if number is None else round(number) if number >= 100 else round(number, 3)
+    return None if number is None else rounded(number)
 
 
 def settings_of(reports: list[Report]) -> dict[str, str]:
-    """For the table of versions and settings."""
+    """The rows of the systems in the table of versions and settings."""
     return {
         report.title: f"not measured: {report.not_measured}"
         if report.not_measured
@@ -311,10 +306,3 @@ def settings_of(reports: list[Report]) -> dict[str, str]:
         )
         for report in reports
     }
-
-
-def add_to_json(path: Path, reports: list[Report]) -> None:
-    """Put the systems into the report that the bench has written."""
-    report = msgspec.json.decode(path.read_bytes())
-    report["systems"] = reports
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")

@@ -1,20 +1,19 @@
 """DBOS on PostgreSQL or SQLite: a workflow of five no-op steps, one process.
 
-What was tried, steps a second at load 3 to 7 on two cpus (4 threads alone at load 1: 381), by turns, medians:
+Tried settings, in steps per second at load 3 to 7 on two CPUs (4 threads alone at load 1: 381), by turns, medians:
 
-- PostgreSQL: called from 1, 2, 4, 8, 16 threads: 106, 254, 286, 313, 266; started all at once on its own executor
+- PostgreSQL: called from 1, 2, 4, 8, 16 threads: 106, 254, 286, 313, 266; all started at once on its own executor
   (`mode=start`): 327; the same with 4 or 8 executor threads: 288, 353; awaited in one loop (`mode=async`), 8 and 32
-  at a time: 247, 229. Calls from 4 threads were best on a quiet machine, starting on a busy one: the bench tries both.
-- SQLite: its default journal (delete) 42 to 183 where WAL, as durable (synchronous=full), gave 368 to 468: so WAL.
-  Called from 1, 2, 4, 8 threads: 181, 131, 114, 264; started: 103 to 283. All within the noise: the bench tries 1, 4, 8.
+  at a time: 247, 229. Calls from 4 threads were best on a quiet machine, starting on a busy one. The bench tries both.
+- SQLite: its default journal (delete) 42 to 183; WAL, which is as durable (synchronous=full), 368 to 468. So WAL is used.
+  Called from 1, 2, 4, 8 threads: 181, 131, 114, 264; started: 103 to 283. All within the noise. The bench tries 1, 4, 8.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from typing import Any
@@ -22,16 +21,14 @@ from typing import Any
 from dbos import DBOS  # type: ignore[import-not-found]  # lives in the peer's own environment
 from sqlalchemy import text  # type: ignore[import-not-found]  # the same
 
-from bench.peers.protocol import STEPS, Site, expect, serve
+from bench.peers.protocol import STEPS, Peer, Site, expect, run_concurrently, serve, time_calls
 
 
 def no_op(number: int) -> int:
-    """A step."""
     return number
 
 
 async def async_no_op(number: int) -> int:
-    """A step."""
     return number
 
 
@@ -40,25 +37,18 @@ async_step = DBOS.step()(async_no_op)
 
 
 def five() -> int:
-    """A run."""
     return sum(step(1) for _ in range(STEPS))
 
 
 async def async_five() -> int:
-    """A run."""
-    done = 0
-    for _ in range(STEPS):
-        done += await async_step(1)
-    return done
+    return sum([await async_step(1) for _ in range(STEPS)])
 
 
 workflow = DBOS.workflow()(five)
 async_workflow = DBOS.workflow()(async_five)
 
 
-class Dbos:
-    """See `Peer`."""
-
+class Dbos(Peer):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._mode = site.text("mode", "call")
@@ -69,7 +59,6 @@ class Dbos:
         self._done = 0
 
     def prepare(self) -> None:
-        """The system database is made by DBOS itself."""
         url = self._site.dsn
         if not url:
             path = self._site.folder / "dbos.sqlite"
@@ -91,9 +80,9 @@ class Dbos:
         DBOS.launch()
 
     def throughput(self, runs: int) -> int:
-        """Workflows called from so many threads, or started, or awaited."""
+        """Workflows that are called from several threads, started, or awaited."""
         if self._mode == "async":
-            done = self._loop.run_until_complete(self._async(runs))
+            done = self._loop.run_until_complete(self._await_many(runs))
         elif self._mode == "start":
             with self._site.clock():
                 handles = [DBOS.start_workflow(workflow) for _ in range(runs)]
@@ -103,43 +92,22 @@ class Dbos:
                 done = sum(pool.map(lambda _: workflow(), range(runs)))
         return self._checked(done, runs)
 
-    async def _async(self, runs: int) -> int:
-        left = iter(range(runs))
-
-        async def lane() -> int:
-            done = 0
-            for _ in left:
-                done += await async_workflow()
-            return done
-
+    async def _await_many(self, runs: int) -> int:
         with self._site.clock():
-            return sum(await asyncio.gather(*(lane() for _ in range(self._threads))))
+            return sum(await run_concurrently(runs, self._threads, async_workflow))
 
     def lone(self, runs: int) -> list[float]:
-        """Called from this thread."""
-        seconds = []
         with self._site.clock():
-            for _ in range(runs):
-                started = time.perf_counter()
-                workflow()
-                seconds.append(time.perf_counter() - started)
+            seconds = time_calls(runs, workflow)
         self._checked(runs * STEPS, runs)
         return seconds
 
-    def figures(self) -> Mapping[str, Callable[[int], int]]:
-        """Nothing else."""
-        return {}
-
     def settings(self) -> Mapping[str, str]:
-        """See `Peer`."""
         journal = "" if self._site.dsn else f", journal_mode={self._journal}, synchronous=full"
         return {
             "dbos": metadata.version("dbos"),
             "settings": f"one process, {self._mode} from {self._threads} threads{journal}",
         }
-
-    def close(self) -> None:
-        """Its threads end with the process."""
 
     def _checked(self, done: int, runs: int) -> int:
         expect(done, runs * STEPS, "steps returned")

@@ -1,6 +1,6 @@
-"""The peers' environments: made on demand under `.bench/` in the checkout, from the pinned lists beside this file.
+"""The environments of the peers. They are made on demand under `.bench/` in the checkout, from the pinned requirements.
 
-Where packages come from is the machine's own business: pip and npm are called as anybody would call them.
+pip and npm use the machine's own settings, so that the machine decides where packages come from.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _PLATFORMS = {
 
 
 class NotMeasured(Exception):
-    """A system cannot be measured here; the message says why."""
+    """A system cannot be measured. The message gives the reason."""
 
 
 def python_for(system: System, *, home: Path = HOME, install: bool = True) -> Path:
-    """The interpreter to run it with; ours for our own."""
+    """The interpreter of a system's environment. Tenure uses the current one."""
     if system.ours:
         return Path(sys.executable)
     listed = REQUIREMENTS / f"{system.peer}.txt"
@@ -52,7 +52,7 @@ def python_for(system: System, *, home: Path = HOME, install: bool = True) -> Pa
 
 
 def tool_for(system: System, *, home: Path = HOME, install: bool = True) -> str:
-    """The program its npm package brings; empty for those that have none."""
+    """The program of a system's npm package; "" if it has none."""
     if not system.npm:
         return ""
     kind = _PLATFORMS.get((platform.system(), platform.machine()))
@@ -73,12 +73,12 @@ def tool_for(system: System, *, home: Path = HOME, install: bool = True) -> str:
             f"{system.npm} cannot be installed",
         )  # fmt: skip
     if not program.exists():
-        raise NotMeasured(f"{system.npm} did not bring its program for {kind}")
+        raise NotMeasured(f"{system.npm} has no program for {kind}")
     return str(program)
 
 
 def make_home(home: Path) -> None:
-    """The folder, which ignores itself."""
+    """Make the folder, with a .gitignore for all of it."""
     home.mkdir(exist_ok=True)
     (home / ".gitignore").write_text("*\n")
 

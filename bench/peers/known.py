@@ -1,4 +1,4 @@
-"""The systems that can be measured: what each needs, and what it is compared by."""
+"""The systems that can be measured, and what each needs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import msgspec
 
 
 class UnknownPeer(ValueError):
-    """Somebody asked for a peer that is not here."""
+    """There is no peer with this name."""
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
-    """One system in one setting."""
+    """A system on one store."""
 
     name: str
     title: str
-    """For people."""
+    """Its name in reports."""
     peer: str
-    """What one asks for on the command line; also the name of its environment and module."""
+    """Its name on the command line, which is also the name of its environment and module."""
     store: str
-    """`postgres`, `sqlite`, or `own` for one that brings its store along."""
+    """`postgres`, `sqlite`, or `own` for a system with its own store."""
     unit: str = "steps"
     ours: bool = False
     warm: int = 20
-    """Runs before the first sample; the second sample's size is taken from their speed."""
+    """Runs before the first sample. Their speed determines the size of the sample."""
     npm: str = ""
     """A pinned npm package whose program it needs, as `name@version`."""
     program: str = ""
-    """That program's place among the installed packages."""
+    """The path of that program among the installed packages."""
     options: dict[str, str] = {}
     candidates: tuple[dict[str, str], ...] = ({},)
-    """Settings that were best somewhere: the bench tries them and takes the one that is best here."""
+    """Settings that were best on some machine. The bench tries them and takes the best one."""
 
 
 STANDARD = ("dbos", "restate")
-"""Measured unless something else is asked for."""
+"""The peers that are measured by default."""
 
 TENURE = (
     System(name="tenure-postgres", title="Tenure on PostgreSQL", peer="ours", store="postgres", ours=True, warm=400),
@@ -92,7 +92,7 @@ PEERS = (
 
 
 def chosen(asked: str) -> list[System]:
-    """The systems behind `dbos,restate`, `standard`, `all` or `none`."""
+    """The systems that `dbos,restate`, `standard`, `all` or `none` means."""
     names = [name for part in asked.split(",") if (name := part.strip())]
     if names == ["none"]:
         return []
@@ -109,6 +109,6 @@ def chosen(asked: str) -> list[System]:
 
 
 def tenure_for(systems: Iterable[System]) -> list[System]:
-    """Ours, on the stores that these are compared with."""
+    """Tenure on the stores that these systems are compared with."""
     stores = {"postgres" if system.store == "own" else system.store for system in systems}
     return [system for system in TENURE if system.store in stores]

@@ -1,15 +1,14 @@
 """LangGraph with its PostgreSQL checkpointer: a graph of five no-op nodes in a chain, one process.
 
-`durability="sync"`: a checkpoint is written before the next node begins, as every other system here does it. What was
-tried, steps a second at load 5 to 7 on two cpus (4 threads alone at load 2: 450), by turns: 1, 2, 4, 8 threads: 145, 113,
-140, 111; the asynchronous saver with 4 and 16 tasks: 67, 67; `durability="async"`: 151. The bench tries 1 and 4 threads.
+With `durability="sync"`, a checkpoint is written before the next node begins, as in the other systems. Tried settings, in
+steps per second at load 5 to 7 on two CPUs (4 threads alone at load 2: 450), by turns: 1, 2, 4, 8 threads: 145, 113, 140,
+111; the asynchronous saver with 4 and 16 tasks: 67, 67; `durability="async"`: 151. The bench tries 1 and 4 threads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -20,30 +19,24 @@ from langgraph.checkpoint.postgres import PostgresSaver  # type: ignore[import-n
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver  # type: ignore[import-not-found]  # the same
 from langgraph.graph import END, START, StateGraph  # type: ignore[import-not-found]  # the same
 
-from bench.peers.protocol import STEPS, Site, expect, serve
+from bench.peers.protocol import STEPS, Peer, Site, expect, run_concurrently, serve, time_calls
 
 CONNECTION = {"autocommit": True, "prepare_threshold": 0}
 
 
 class State(TypedDict):
-    """What the graph passes on."""
-
     done: int
 
 
 def no_op(state: State) -> State:
-    """A step."""
     return {"done": state["done"] + 1}
 
 
 async def async_no_op(state: State) -> State:
-    """A step."""
     return {"done": state["done"] + 1}
 
 
-class LangGraph:
-    """See `Peer`."""
-
+class LangGraph(Peer):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._mode = site.text("mode", "sync")
@@ -56,7 +49,6 @@ class LangGraph:
         self._kept = 0
 
     def prepare(self) -> None:
-        """Tables, and the graph on them."""
         sizes = {"min_size": self._lanes, "max_size": self._lanes, "kwargs": CONNECTION}
         if self._mode == "async":
             self._graph = self._loop.run_until_complete(self._open(sizes))
@@ -88,54 +80,32 @@ class LangGraph:
         return done
 
     def throughput(self, runs: int) -> int:
-        """Graphs invoked from so many threads or tasks."""
         if self._mode == "async":
-            done = self._loop.run_until_complete(self._async(runs))
+            done = self._loop.run_until_complete(self._await_many(runs))
         else:
             with ThreadPoolExecutor(self._lanes) as threads, self._site.clock():
                 done = sum(threads.map(lambda _: self._one(), range(runs)))
         return self._checked(done, runs)
 
-    async def _async(self, runs: int) -> int:
-        left = iter(range(runs))
-
-        async def lane() -> int:
-            done = 0
-            for _ in left:
-                done += await self._async_one()
-            return done
-
+    async def _await_many(self, runs: int) -> int:
         with self._site.clock():
-            return sum(await asyncio.gather(*(lane() for _ in range(self._lanes))))
+            return sum(await run_concurrently(runs, self._lanes, self._async_one))
 
     def lone(self, runs: int) -> list[float]:
-        """One after another."""
-        seconds, done = [], 0
         with self._site.clock():
-            for _ in range(runs):
-                started = time.perf_counter()
-                done += self._one()
-                seconds.append(time.perf_counter() - started)
-        self._checked(done, runs)
+            seconds = time_calls(runs, lambda: expect(self._one(), STEPS, "steps of a run"))
+        self._checked(runs * STEPS, runs)
         return seconds
 
-    def figures(self) -> Mapping[str, Callable[[int], int]]:
-        """Nothing else."""
-        return {}
-
     def settings(self) -> Mapping[str, str]:
-        """See `Peer`."""
         names = ("langgraph", "langgraph-checkpoint-postgres")
         return {
             "langgraph": ", ".join(f"{name} {metadata.version(name)}" for name in names),
             "settings": f"one process, {self._mode}, {self._lanes} at a time, durability={self._durability}",
         }
 
-    def close(self) -> None:
-        """Connections end with the process."""
-
     def _checked(self, done: int, runs: int) -> int:
-        """A checkpoint for the input, one before the first node and one after each."""
+        """Each run has a checkpoint for its input, one before the first node and one after each node."""
         import psycopg  # type: ignore[import-not-found]  # the same
 
         expect(done, runs * STEPS, "steps returned")

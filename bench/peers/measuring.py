@@ -1,4 +1,4 @@
-"""Samples of one system: warmed up, then as many runs as fill the time that a sample is given."""
+"""Samples of one system: after a warm-up, as many runs as fill the planned time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNT_MAX = 100_000
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """One figure of one system, once."""
+    """A sample of one figure of a system."""
 
     value: float
     unit: str
@@ -25,7 +25,7 @@ class Taken(msgspec.Struct, frozen=True):
 async def sampled(
     system: System, session: Session, seconds: float, wanted: Collection[str] | None = None
 ) -> dict[str, Taken]:
-    """Every figure it has but `lone`, or those that are wanted: `throughput` and its own."""
+    """All figures of a system except `lone`, or only the wanted ones."""
     taken: dict[str, Taken] = {}
     for figure in ("throughput", *session.figures):
         if wanted is not None and figure not in wanted:
@@ -37,13 +37,13 @@ async def sampled(
 
 
 async def lone_turn(session: Session, runs: int) -> Taken | None:
-    """Some runs one after another: the p50 of their latency; None for what has no runs."""
+    """The median latency of some runs one after another; None for a queue."""
     sample = await session.sample("lone", runs)
     return Taken(p50_ms(sample), "ms p50", sample) if sample.lone_seconds else None
 
 
 async def filled(session: Session, figure: str, warm: int, seconds: float) -> Sample:
-    """A sample of about so many seconds, sized by a small one before it."""
+    """A sample of about `seconds`. A small sample before it determines its size."""
     first = await session.sample(figure, warm)
     count = int(warm * seconds / first.seconds)
     return await session.sample(figure, min(max(count, warm), COUNT_MAX))

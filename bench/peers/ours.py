@@ -1,7 +1,7 @@
-"""Tenure, measured as its peers are: in its own process, by the same clock, through what its users write.
+"""Tenure, measured like its peers: in its own process, by the same clock, through its public API.
 
 A run is a workflow of five no-op steps, started and awaited in the process of its one worker. A job is a workflow
-without steps, which is one leased step with its whole history; submissions are such jobs that nobody works off.
+without steps, which is one leased step with its whole history. Submissions are such jobs without a worker.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ import gc
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
 import tenure
 from bench.checking import check
-from bench.peers.protocol import Site, expect, serve
+from bench.peers.protocol import Peer, Site, expect, run_concurrently, serve
 from bench.plan import Plan
 from bench.workloads import STEPS, Expected
 from tenure import ids
 from tenure.engine.entry_point import COLLECT_AFTER
 
+T = TypeVar("T")
+
 PLAN = Plan()
 BATCH = 500
-"""Submissions at a time."""
+"""Concurrent submissions."""
 CHECKED = 5
 
 
 @tenure.step
 async def nothing(order: dict[str, int]) -> dict[str, int]:
-    """A step that does nothing."""
     return order
 
 
 @tenure.workflow
 async def five(order: dict[str, int]) -> dict[str, int]:
-    """Five durable steps, one after another."""
     for _ in range(STEPS):
         order = await nothing(order)
     return order
@@ -45,15 +45,13 @@ async def five(order: dict[str, int]) -> dict[str, int]:
 
 @tenure.workflow
 async def job(order: dict[str, int]) -> None:
-    """A plain job."""
+    """A job without steps."""
 
 
 ORDER = {"order": 4711, "customer": 815}
 
 
-class Ours:
-    """See `Peer`."""
-
+class Ours(Peer):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._in_flight = site.number("in_flight", PLAN.code_first_in_flight)
@@ -63,61 +61,52 @@ class Ours:
         self._open = False
 
     def prepare(self) -> None:
-        """Tables, connections; what start-up left is frozen, as an application may do, and the garbage collector looks as
-        often as in `tenure worker`."""
-        self._do(self._prepare())
+        """Open the engine. The objects of the start-up are frozen, as an application may do, and the garbage collector runs as often as in
+        `tenure worker`."""
+        self._do(self._engine.__aenter__())
+        self._open = True
         gc.collect()
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER, *gc.get_threshold()[1:])
 
-    async def _prepare(self) -> None:
-        await self._engine.__aenter__()
-        self._open = True
-
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        self._loop.run_until_complete(work)
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._loop.run_until_complete(work)
 
     # ------------------------------------------------------------------------------------------ runs
 
     def throughput(self, runs: int) -> int:
-        """Many at a time."""
         self._runs(runs, self._in_flight)
         return runs * STEPS
 
     def lone(self, runs: int) -> list[float]:
-        """One after another."""
         return self._runs(runs, 1)
 
     def _runs(self, runs: int, in_flight: int) -> list[float]:
         engine = self._engine
         made: list[Expected] = []
-        seconds: list[float] = []
-        left = iter(range(runs))
 
-        async def lane() -> None:
-            for _ in left:
-                started = time.perf_counter()
-                run = await engine.start(five, ORDER)
-                expect(await run.result(), ORDER, f"result of {run.id}")
-                seconds.append(time.perf_counter() - started)
-                made.append(Expected(ids.run_int(run.id), STEPS + 1, STEPS))
+        async def one() -> float:
+            started = time.perf_counter()
+            run = await engine.start(five, ORDER)
+            expect(await run.result(), ORDER, f"result of {run.id}")
+            seconds = time.perf_counter() - started
+            made.append(Expected(ids.run_int(run.id), STEPS + 1, STEPS))
+            return seconds
 
-        async def lanes() -> None:
+        async def all_runs() -> list[float]:
             async with engine.worker(five, slots=5 * in_flight):
                 with self._site.clock():
-                    async with asyncio.TaskGroup() as group:
-                        for _ in range(min(in_flight, runs)):
-                            group.create_task(lane())
+                    seconds = await run_concurrently(runs, in_flight, one)
             await check(engine.store, made, checked=CHECKED)
+            return seconds
 
         gc.collect()
-        self._do(lanes())
-        return seconds
+        return self._do(all_runs())
 
     # ----------------------------------------------------------------------------- jobs and submissions
 
     def figures(self) -> Mapping[str, Callable[[int], int]]:
-        """What a queue is compared by. Submissions come last: what they submit stays."""
+        """The figures of a queue. Submissions come last, because their jobs remain."""
         return {"jobs": self.jobs, "single_enqueues": self.single, "batch_enqueues": self.batches}
 
     async def _submit_all(self, count: int, at_a_time: int) -> list[str]:
@@ -129,7 +118,7 @@ class Ours:
         return made
 
     def jobs(self, count: int) -> int:
-        """Jobs submitted before the clock, worked off by one worker."""
+        """Process jobs that were submitted before the clock."""
         engine = self._engine
 
         async def work() -> None:
@@ -137,7 +126,7 @@ class Ours:
             worker = engine.worker(job, slots=PLAN.workers * PLAN.slots)
             with self._site.clock():
                 async with worker:
-                    while worker.counts["succeeded"] < count:  # noqa: ASYNC110 - a look costs less than being told
+                    while worker.counts["succeeded"] < count:  # noqa: ASYNC110 - polling costs less than a callback
                         await asyncio.sleep(0.001)
             await check(engine.store, [Expected(ids.run_int(run), 3, 0) for run in runs], checked=CHECKED)
 
@@ -146,18 +135,16 @@ class Ours:
         return count
 
     def single(self, count: int) -> int:
-        """One after another, each awaited."""
         return self._submissions(count, 1)
 
     def batches(self, count: int) -> int:
-        """In batches of 500, one after another."""
         return self._submissions(max(BATCH, count - count % BATCH), BATCH)
 
     def _submissions(self, count: int, at_a_time: int) -> int:
         async def work() -> None:
             with self._site.clock():
                 runs = await self._submit_all(count, at_a_time)
-            for run in runs:  # the doctor wants settled runs; these wait for a worker that never comes
+            for run in runs:  # `check` needs runs that have ended; these have no worker
                 expect((await self._engine.get(run)).status, "queued", f"status of {run}")
 
         gc.collect()
@@ -165,7 +152,6 @@ class Ours:
         return count
 
     def settings(self) -> Mapping[str, str]:
-        """See `Peer`."""
         return {
             "tenure": metadata.version("tenure"),
             "settings": f"one process with one worker, {self._in_flight} in flight; jobs: {PLAN.workers * PLAN.slots}"
@@ -173,12 +159,8 @@ class Ours:
         }
 
     def close(self) -> None:
-        """Let go of the database."""
         if self._open:
-            self._do(self._close())
-
-    async def _close(self) -> None:
-        await self._engine.__aexit__(None, None, None)
+            self._do(self._engine.__aexit__(None, None, None))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""PgQueuer: plain jobs on PostgreSQL, enqueued one at a time, in batches, and worked off by one process.
+"""PgQueuer: plain jobs on PostgreSQL, enqueued one at a time or in batches, and processed by one process.
 
-Its durable tables, which are its default; the bar is stated for batches of 100. What was tried, jobs a second at load 5
-on two cpus (batches of 100 at load 2: 12,800), by turns, the best: batches of 50, 100, 200, 500: 4,160, 11,800,
-6,680, 5,630; a pool of four connections instead of one: 11,300. CPU per 1,000 jobs 0.11, 0.08, 0.085, 0.08, 0.09 seconds.
+Its tables are durable, which is its default. The bar is stated for batches of 100. Tried settings, in jobs per second at
+load 5 on two CPUs (batches of 100 at load 2: 12,800), by turns, the best of each: batches of 50, 100, 200, 500: 4,160,
+11,800, 6,680, 5,630; a pool of four connections instead of one: 11,300. CPU seconds per 1,000 jobs: 0.11, 0.08, 0.085,
+0.08, 0.09.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver  # type: ignore[import-
 from pgqueuer.queries import Queries  # type: ignore[import-not-found]  # the same
 from pgqueuer.types import QueueExecutionMode  # type: ignore[import-not-found]  # the same
 
-from bench.peers.protocol import Clock, Site, expect, serve
+from bench.peers.protocol import Clock, Peer, Site, expect, serve
 
 ENTRYPOINT = "bench"
 PAYLOAD = b'{"order": 4711, "customer": "c-0815", "lines": [1, 2, 3]}'
@@ -26,20 +27,16 @@ BATCH = 500
 
 
 async def no_op(job: object) -> None:
-    """A job."""
     del job
 
 
-class PgQueuerJobs:
-    """See `Peer`."""
-
+class PgQueuerJobs(Peer):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._batch = site.number("batch", 100)
         self._driver = site.text("driver", "connection")
 
     def prepare(self) -> None:
-        """Its tables, durable ones as is its default."""
         uvloop.run(self._with_queries(lambda queries: queries.install()))
 
     async def _with_queries(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
@@ -50,7 +47,7 @@ class PgQueuerJobs:
             await connection.close()
 
     def throughput(self, runs: int) -> int:
-        """Jobs that were enqueued before the clock, worked off."""
+        """Process jobs that were enqueued before the clock."""
         uvloop.run(self._throughput(runs))
         return runs
 
@@ -76,18 +73,10 @@ class PgQueuerJobs:
             count = min(BATCH, jobs - first)
             await queries.enqueue([ENTRYPOINT] * count, [PAYLOAD] * count, [0] * count)
 
-    def lone(self, runs: int) -> list[float]:
-        """A job has no steps."""
-        del runs
-        return []
-
     def figures(self) -> Mapping[str, Callable[[int], int]]:
-        """Submissions."""
         return {"single_enqueues": self.single, "batch_enqueues": self.batches}
 
     def single(self, count: int) -> int:
-        """One after another, each awaited."""
-
         async def one_by_one(queries: Any) -> None:
             with self._site.clock():
                 for _ in range(count):
@@ -97,7 +86,6 @@ class PgQueuerJobs:
         return count
 
     def batches(self, count: int) -> int:
-        """In batches of 500, one after another."""
         count = max(BATCH, count - count % BATCH)
 
         async def batch_by_batch(queries: Any) -> None:
@@ -112,18 +100,15 @@ class PgQueuerJobs:
         await self._with_queries(lambda queries: queries.clear_queue())
 
     def settings(self) -> Mapping[str, str]:
-        """See `Peer`."""
         return {
             "pgqueuer": metadata.version("pgqueuer"),
             "settings": f"one process, asyncpg {self._driver}, uvloop, batch {self._batch}",
         }
 
-    def close(self) -> None:
-        """Connections end with the process."""
-
 
 def _stop_when_logged(queries: Any, clock: Clock, jobs: int) -> Callable[[], int]:
-    """The clock stops when the last job's end is durable: what shutting down takes is not work."""
+    """Stop the clock when the last job's end is durable, so that the shutdown is not measured. The result returns the number of logged
+    jobs."""
     original = queries.log_jobs
     logged = 0
 

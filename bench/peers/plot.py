@@ -1,8 +1,8 @@
-"""Bars per system on a log scale, as an SVG written by hand.
+"""Draws the comparison as an SVG: bars per system on a log scale.
 
     python -m bench --json results.json && python -m bench.peers.plot results.json
 
-writes docs/benchmarks.svg from what was measured; a system that was not measured has no bar, and says so.
+This writes docs/benchmarks.svg. A system that was not measured has the words "not measured" instead of a bar.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OURS, THEIRS, INK, GRID = "#2f6f4f", "#8a94a6", "#222", "#d8dce3"
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """One bar; without a value, the reason."""
+    """A bar. Without a value, the system was not measured."""
 
     label: str
     value: float | None
@@ -31,7 +31,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class Panel(msgspec.Struct, frozen=True):
-    """One group of bars with its own scale."""
+    """A group of bars with its own scale."""
 
     title: str
     unit: str
@@ -39,13 +39,13 @@ class Panel(msgspec.Struct, frozen=True):
 
 
 def scale(values: list[float]) -> tuple[int, int]:
-    """The powers of ten that hold all of them."""
+    """The exponents of the powers of ten below and above all values."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     return low, max(high, low + 1)
 
 
 def drawn(panels: list[Panel], note: str = "") -> str:
-    """The whole picture."""
+    """The SVG of all panels."""
     parts: list[str] = []
     top = 10
     for panel in panels:
@@ -112,8 +112,6 @@ class _Written(msgspec.Struct):
 
 
 def panels_of(written: _Written) -> list[Panel]:
-    """What the report has to show."""
-
     def panel(title: str, unit: str, *figures: str, reverse: bool) -> Panel:
         bars = []
         for system in written.systems:
@@ -133,8 +131,8 @@ def panels_of(written: _Written) -> list[Panel]:
 
 
 def main(
-    report: Annotated[Path, typer.Argument(help="What `python -m bench --peers ... --json` wrote.")],
-    out: Annotated[Path, typer.Option(help="Where the picture goes.")] = TARGET,
+    report: Annotated[Path, typer.Argument(help="The file that `python -m bench --peers ... --json` wrote.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = TARGET,
 ) -> None:
     """Draw the comparison."""
     written = msgspec.json.decode(report.read_bytes(), type=_Written)

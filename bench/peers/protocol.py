@@ -1,13 +1,14 @@
-"""What a measured system does, and how the bench talks to it: one JSON object a line, over its standard input and
-output.
+"""The protocol between the bench and a measured system: one JSON object per line, over the system's standard input and output.
 
-The system's process says when its clock starts and stops and waits for an answer each time, so that the bench can
-read CPU time and log positions at these moments, outside of the clock. Standard library only: this runs in the
-peers' environments too.
+The system's process reports when its clock starts and stops, and waits for an answer each time. So the bench can read CPU
+time and log positions at these moments, outside of the clock. This module uses only the standard library, because it also
+runs in the peers' environments.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import os
 import signal
@@ -16,10 +17,10 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO, TypeVar
 
 from bench.peers.usage import family
 
@@ -29,60 +30,62 @@ STOP_SECONDS_MAX = 10.0
 LISTEN_SECONDS_MAX = 30.0
 
 
-class Peer(Protocol):
-    """A system with durable steps, or with jobs."""
+T = TypeVar("T")
+
+
+class Peer:
+    """A system with durable steps, or a queue with jobs."""
 
     def prepare(self) -> None:
-        """Start what has to run and make the tables."""
-        ...
+        """Start its programs and make its tables."""
+        raise NotImplementedError
 
     def throughput(self, runs: int) -> int:
-        """So many runs of five steps, many at a time, within `site.clock()`: the number of durable steps done. A
-        queue does so many jobs instead. Anything less than all of them done well is an error."""
-        ...
+        """Do `runs` runs of five steps, many at a time, within `site.clock()`. The result is the number of durable steps. A queue does as
+        many jobs instead. If anything is not done, that is an error."""
+        raise NotImplementedError
 
     def lone(self, runs: int) -> list[float]:
-        """So many runs one after another, within `site.clock()`: the seconds of each from submit to done. Empty
-        for what has no runs."""
-        ...
+        """Do `runs` runs one after another, within `site.clock()`. The result has the seconds of each from submit to done; it is empty for
+        a queue."""
+        del runs
+        return []
 
     def figures(self) -> Mapping[str, Callable[[int], int]]:
-        """What else can be measured, by name; each works like `throughput`."""
-        ...
+        """Other figures by name. Each works like `throughput`."""
+        return {}
 
     def settings(self) -> Mapping[str, str]:
         """Versions and settings, for the report."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
-        """End what was started."""
-        ...
+        """End its programs. Threads and connections end with the process."""
 
 
 class Site:
-    """Where a system is measured, and its link to the bench."""
+    """The resources of a measured system, and its link to the bench."""
 
     def __init__(self, dsn: str, folder: Path, tool: str, options: Mapping[str, str], link: Link) -> None:
         self.dsn = dsn
-        """An empty database of its own on the bench's PostgreSQL; empty for those that need none."""
+        """An empty database on the bench's PostgreSQL; "" for systems without one."""
         self.folder = folder
-        """An empty folder of its own, on the same disk."""
+        """An empty folder on the same disk."""
         self.tool = tool
-        """The program that its npm package brings, if it has one."""
+        """The program of its npm package, if it has one."""
         self._options = options
         self._link = link
 
-    def text(self, name: str, usual: str) -> str:
-        """A setting, which a search for the best ones may set otherwise."""
-        return self._options.get(name, usual)
+    def text(self, name: str, default: str) -> str:
+        """A setting, which the bench may override."""
+        return self._options.get(name, default)
 
-    def number(self, name: str, usual: int) -> int:
-        """A setting that is a number."""
-        return int(self._options.get(name, usual))
+    def number(self, name: str, default: int) -> int:
+        return int(self._options.get(name, default))
 
     @contextmanager
     def clock(self) -> Iterator[Clock]:
-        """Around what is measured."""
+        """Measure the block."""
         self._link.mark({"mark": "start"})
         clock = Clock()
         yield clock
@@ -91,46 +94,43 @@ class Site:
 
 
 class Clock:
-    """Stops at the end of its block, or earlier when the work was done earlier."""
+    """Stops at the end of its block, or when `stop` is called."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._started = time.perf_counter()
 
     def stop(self) -> None:
-        """The work is done; only the first time counts."""
         if not self.seconds:
             self.seconds = time.perf_counter() - self._started
 
 
 class Link:
-    """The two ends of the conversation, seen from the system's process."""
+    """The system's end of the connection with the bench."""
 
     def __init__(self, requests: TextIO, answers: TextIO) -> None:
         self._requests = requests
         self._answers = answers
 
     def say(self, what: Mapping[str, Any]) -> None:
-        """One line to the bench."""
         self._answers.write(json.dumps(what) + "\n")
         self._answers.flush()
 
     def mark(self, what: Mapping[str, Any]) -> None:
-        """Say where the clock is and wait until the bench has read its own."""
+        """Report the state of the clock, and wait until the bench has read the costs."""
         self.say(what)
         if not self._requests.readline():
             raise EOFError("the bench has ended")
 
     def requests(self) -> Iterator[dict[str, Any]]:
-        """What the bench asks for, until it ends."""
         while line := self._requests.readline():
             yield json.loads(line)
 
 
 def serve(make: Callable[[Site], Peer]) -> None:
-    """The main program of a system's process: obey until the bench says stop or is gone."""
+    """The main function of a system's process. It serves requests until the bench sends `stop` or ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints goes to the log, not between our lines
+    os.dup2(2, 1)  # the output of libraries goes to the log, not into the protocol
     link = Link(sys.stdin, answers)
     given = json.loads(sys.stdin.readline())
     site = Site(given["dsn"], Path(given["folder"]), given["tool"], given["options"], link)
@@ -148,11 +148,11 @@ def serve(make: Callable[[Site], Peer]) -> None:
     finally:
         peer.close()
         _end_the_rest()
-        os._exit(0)  # threads of a library that never end must not keep the process
+        os._exit(0)  # the process must end even if threads of a library do not
 
 
 def _end_the_rest() -> None:
-    """What the peer's programs started themselves and left behind: all of it is in the session that we lead."""
+    """End the processes that the peer's programs started and left behind. All are in the session of this process."""
     us = os.getpid()
     if os.getsid(0) == us:
         for pid in family(us):
@@ -178,9 +178,34 @@ def _obey(peer: Peer, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def expect(found: object, wanted: object, what: str) -> None:
-    """A broken run is not a fast one."""
+    """Raise an error for an unexpected result, so that broken runs do not count as fast ones."""
     if found != wanted:
         raise RuntimeError(f"{what}: {wanted} expected, {found} found")
+
+
+async def run_concurrently(count: int, in_flight: int, work: Callable[[], Awaitable[T]]) -> list[T]:
+    """Do some work `count` times, `in_flight` at a time. The result has what each returned."""
+    left = iter(range(count))
+
+    async def lane() -> list[T]:
+        return [await work() for _ in left]
+
+    lanes = [asyncio.ensure_future(lane()) for _ in range(min(in_flight, count))]
+    try:
+        return list(itertools.chain(*await asyncio.gather(*lanes)))
+    finally:
+        for task in lanes:
+            task.cancel()
+
+
+def time_calls(count: int, work: Callable[[], object]) -> list[float]:
+    """The seconds of each of `count` calls, one after another."""
+    seconds = []
+    for _ in range(count):
+        started = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def free_port() -> int:
@@ -192,7 +217,7 @@ def free_port() -> int:
 
 
 def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Until somebody listens; the program that should has to be alive."""
+    """Wait until a program listens on a port. If it ends before, that is an error."""
     give_up_at = time.monotonic() + LISTEN_SECONDS_MAX
     while time.monotonic() < give_up_at:
         if process.poll() is not None:
@@ -200,11 +225,13 @@ def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             return
         time.sleep(0.05)
-    raise RuntimeError(f"nobody listens on port {port} after {LISTEN_SECONDS_MAX:g} seconds")
+    raise RuntimeError(
+        f"{process.args!r} does not listen on port {port} after {LISTEN_SECONDS_MAX:g} seconds"
+    )
 
 
 def end(process: subprocess.Popen[bytes] | None) -> None:
-    """Ask a program of ours to end, then make it."""
+    """Terminate a program. If it does not end in time, kill it."""
     if process is None or process.poll() is not None:
         return
     process.terminate()

@@ -1,7 +1,7 @@
 """Restate: its server with its own store, and granian processes that serve the handler of `restate_app.py`.
 
-Durable as it comes: its log is synchronized to the disk (a lone run of five steps makes 8 to 9 calls of fdatasync),
-so nothing about that is set. What was tried, steps a second at load 4 to 7 on two cpus, by turns:
+Its default is durable: its log is synchronized to the disk (a lone run of five steps makes 8 to 9 calls of fdatasync).
+Tried settings, in steps per second at load 4 to 7 on two CPUs, by turns:
 
 - partitions 1, 4, 8, 24 with 128 in flight: 2,580, 2,050, 2,490, 1,810; 2 and 4 with 256: 3,050, 2,470. The default is
   24. Fewer cost less CPU; 4 were best of all together with two processes, and have room on a larger machine.
@@ -11,10 +11,10 @@ so nothing about that is set. What was tried, steps a second at load 4 to 7 on t
   flight and two processes: 3,010. The bench tries both.
 - hypercorn: 1,510 where granian gave 1,880.
 - with 256 in flight 2,580; without metrics 2,700; no journal kept after the end 2,040; the local log instead of the
-  replicated one 2,620. All within the noise, so left as they come.
+  replicated one 2,620. All within the noise, so the defaults are used.
 
-CPU time includes the client that asks for the runs, which is a small part. Bytes are what the kernel charged to its
-processes for storage.
+CPU time includes the client that starts the runs, which is a small part. Bytes are those that the kernel counts for
+storage.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 
 import uvloop
 
-from bench.peers.protocol import STEPS, Site, await_port, expect, free_port, serve
+from bench.peers.protocol import STEPS, Peer, Site, await_port, expect, free_port, serve
 
 REQUEST_SECONDS_MAX = 30.0
 READY_SECONDS_MAX = 30.0
 
 
 class Client:
-    """One kept-alive connection to the ingress, with no more of HTTP than is needed: the client must not be what
-    is measured."""
+    """A persistent connection to the ingress with a minimum of HTTP, so that the client costs little."""
 
     def __init__(self, port: int) -> None:
         head = "POST /Bench/five HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
@@ -48,11 +48,10 @@ class Client:
         self._port = port
 
     async def open(self) -> None:
-        """Connect."""
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
 
     async def call(self) -> int:
-        """One run: the steps it did."""
+        """Do a run. The result is the number of its steps."""
         self._writer.write(self._request)
         head = await self._reader.readuntil(b"\r\n\r\n")
         lines = head.decode().lower().split("\r\n")
@@ -61,13 +60,10 @@ class Client:
         return int(await self._reader.readexactly(length))
 
     def close(self) -> None:
-        """Hang up."""
         self._writer.close()
 
 
-class Restate:
-    """See `Peer`."""
-
+class Restate(Peer):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._in_flight = site.number("in_flight", 256)
@@ -78,7 +74,6 @@ class Restate:
         self._ingress = 0
 
     def prepare(self) -> None:
-        """Server, service, and the one made known to the other."""
         port = free_port()
         service = self._start([sys.executable, "-m", *self._serving(port)])
         self._ingress, admin, fabric = free_port(), free_port(), free_port()
@@ -122,24 +117,14 @@ class Restate:
     def _register(self, admin: int, port: int) -> None:
         body = json.dumps({"uri": f"http://127.0.0.1:{port}"}).encode()
         headers = {"content-type": "application/json"}
-        give_up_at = time.monotonic() + READY_SECONDS_MAX
-        while True:
-            request = urllib.request.Request(f"http://127.0.0.1:{admin}/deployments", body, headers)
-            try:
-                with urllib.request.urlopen(request, timeout=REQUEST_SECONDS_MAX):
-                    break
-            except OSError:
-                if time.monotonic() > give_up_at:
-                    raise
-                time.sleep(0.1)
-        while True:  # the ingress learns of the service a moment later
-            try:
-                uvloop.run(self._calls(1, 1))
-                return
-            except (RuntimeError, OSError):
-                if time.monotonic() > give_up_at:
-                    raise
-                time.sleep(0.1)
+        request = urllib.request.Request(f"http://127.0.0.1:{admin}/deployments", body, headers)
+
+        def deploy() -> None:
+            with urllib.request.urlopen(request, timeout=REQUEST_SECONDS_MAX):
+                pass
+
+        _retry(deploy)
+        _retry(lambda: uvloop.run(self._calls(1, 1)))  # the ingress learns of the service a moment later
 
     async def _calls(self, runs: int, in_flight: int, *, clocked: bool = False) -> tuple[int, list[float]]:
         clients = [Client(self._ingress) for _ in range(min(in_flight, runs))]
@@ -157,32 +142,23 @@ class Restate:
             return done
 
         try:
-            if not clocked:
-                return sum(await asyncio.gather(*map(lane, clients))), seconds
-            with self._site.clock():
+            with self._site.clock() if clocked else nullcontext():
                 return sum(await asyncio.gather(*map(lane, clients))), seconds
         finally:
             for client in clients:
                 client.close()
 
     def throughput(self, runs: int) -> int:
-        """Requests to the ingress, each answered when its run is done."""
         done, _ = uvloop.run(self._calls(runs, self._in_flight, clocked=True))
         expect(done, runs * STEPS, "steps returned")
         return done
 
     def lone(self, runs: int) -> list[float]:
-        """One request after another."""
         done, seconds = uvloop.run(self._calls(runs, 1, clocked=True))
         expect(done, runs * STEPS, "steps returned")
         return seconds
 
-    def figures(self) -> Mapping[str, Callable[[int], int]]:
-        """Nothing else."""
-        return {}
-
     def settings(self) -> Mapping[str, str]:
-        """See `Peer`."""
         version = subprocess.run(
             [self._site.tool, "--version"], capture_output=True, check=True
         ).stdout.decode()
@@ -193,10 +169,23 @@ class Restate:
         }
 
     def close(self) -> None:
-        """At once: nothing of it is kept, and asked politely they take more than ten seconds."""
+        """Kill its processes: their data is not kept, and an orderly shutdown takes more than ten seconds."""
         for process in self._processes:
             process.kill()
             process.wait()
+
+
+def _retry(work: Callable[[], object]) -> None:
+    """Repeat some work until it succeeds; the last error after READY_SECONDS_MAX."""
+    give_up_at = time.monotonic() + READY_SECONDS_MAX
+    while True:
+        try:
+            work()
+            return
+        except (RuntimeError, OSError):
+            if time.monotonic() > give_up_at:
+                raise
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One system, measured: its process is started, asked for samples, and ended with all that it started."""
+"""Measures one system: starts its process, asks it for samples, and ends it with all processes that it started."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import msgspec
 
 from bench.peers.environments import NotMeasured, python_for, tool_for
 from bench.peers.known import System
 from bench.peers.protocol import STEPS
-from bench.peers.usage import Usage, family, usage_of
-from bench.places import ROOT
+from bench.peers.usage import Usage, family, postmaster_pid, usage_of
+from bench.places import ROOT, connected
 from tools.postgres_server import ExternalPostgres, PrivatePostgres
 
 ASK_SECONDS_MAX = 60.0
@@ -33,20 +32,19 @@ Server = ExternalPostgres | PrivatePostgres
 
 
 class Sample(msgspec.Struct, kw_only=True):
-    """One series of runs under the clock."""
+    """A measured series of runs."""
 
     done: int
     """Durable steps, or jobs."""
     seconds: float
     cpu_seconds: float | None
-    """User and system time of all its processes, with PostgreSQL's; None where it cannot be read."""
+    """User and system time of all its processes and of PostgreSQL; None if it cannot be read."""
     log_bytes: int | None
-    """What was written to PostgreSQL's log (WAL), or, for those that do not use PostgreSQL, to storage at all."""
+    """Bytes written to PostgreSQL's log (WAL), or, by a system without PostgreSQL, to storage."""
     lone_seconds: list[float] = []
 
     @property
     def rate(self) -> float:
-        """A second."""
         return self.done / self.seconds
 
     @property
@@ -61,7 +59,7 @@ class Sample(msgspec.Struct, kw_only=True):
 
 
 class Session:
-    """A system that is running."""
+    """The connection to a running system."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, server: Server | None, dsn: str, log: Path
@@ -74,12 +72,11 @@ class Session:
         self.figures: list[str] = []
 
     async def prepare(self) -> None:
-        """Ready to be measured."""
         said = await self._ask({"do": "prepare"})
         self.settings, self.figures = said["settings"], said["figures"]
 
     async def sample(self, figure: str, count: int) -> Sample:
-        """`throughput`, `lone` or one of its other figures."""
+        """A sample of `throughput`, `lone` or another figure of the system."""
         before: tuple[Usage | None, int] = (None, 0)
         taken = Sample(done=0, seconds=0.0, cpu_seconds=None, log_bytes=None)
 
@@ -101,7 +98,7 @@ class Session:
         return taken
 
     async def stop(self) -> None:
-        """End it, and whatever of it does not end by itself."""
+        """End the system, and kill the processes of it that do not end."""
         members = set(family(self._process.pid))
         with suppress(OSError, NotMeasured, TimeoutError):
             self._send({"do": "stop"})
@@ -120,7 +117,7 @@ class Session:
         if self._dsn:
             position = await wal_position(self._dsn)
             if isinstance(self._server, PrivatePostgres):
-                roots.append(_postmaster(self._server))
+                roots.append(postmaster_pid(self._server.directory))
         return await asyncio.to_thread(usage_of, roots), position
 
     async def _ask(self, request: dict[str, Any], mark: Any = None) -> dict[str, Any]:
@@ -152,21 +149,21 @@ class Session:
 
     def _tail(self) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
-        return " | ".join(line.strip() for line in lines[-LOG_TAIL_LINES:]) or "it said nothing"
+        return " | ".join(line.strip() for line in lines[-LOG_TAIL_LINES:]) or "its log is empty"
 
 
 @asynccontextmanager
 async def running(
     system: System, server: Server | None, parent: Path, options: dict[str, str] | None = None
 ) -> AsyncIterator[Session]:
-    """A system in its own process, with a folder and a database of its own, ready to be measured."""
+    """A prepared system in its own process, with its own folder and database."""
     python = await asyncio.to_thread(python_for, system)
     tool = await asyncio.to_thread(tool_for, system)
     folder = Path(tempfile.mkdtemp(prefix=f"peer-{system.name}-", dir=parent))
     name, dsn = f"peer_{os.getpid()}_{system.name.replace('-', '_')}", ""
     try:
         if system.store == "postgres":
-            assert server is not None, "a system on PostgreSQL is measured where there is one"
+            assert server is not None, "the system needs PostgreSQL"
             await _execute(server.dsn(), f"create database {name}", "checkpoint")
             dsn = server.dsn(name)
         log = folder / "log"
@@ -197,30 +194,20 @@ async def running(
 
 
 def p50_ms(sample: Sample) -> float:
-    """Of runs one after another, in milliseconds."""
+    """The median latency of runs one after another."""
     return statistics.median(sample.lone_seconds) * 1000
 
 
 async def wal_position(dsn: str) -> int:
-    """Bytes of log up to now."""
-    connection = await asyncpg.connect(dsn)
-    try:
+    """The number of bytes in PostgreSQL's log so far."""
+    async with connected(dsn) as connection:
         return int(await connection.fetchval("select pg_current_wal_lsn() - '0/0'::pg_lsn"))
-    finally:
-        await connection.close()
 
 
 async def _execute(dsn: str, *statements: str) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
+    async with connected(dsn) as connection:
         for statement in statements:
             await connection.execute(statement)
-    finally:
-        await connection.close()
-
-
-def _postmaster(server: PrivatePostgres) -> int:
-    return int((server.directory / "data" / "postmaster.pid").read_text().split()[0])
 
 
 def _of_session(pid: int, session: int) -> bool:
@@ -231,7 +218,7 @@ def _of_session(pid: int, session: int) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would send a peer's own reports anywhere or change how it is built."""
+    """This process's environment without variables that change a peer. Telemetry is turned off."""
     kept = {
         name: value
         for name, value in os.environ.items()

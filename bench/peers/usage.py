@@ -1,7 +1,7 @@
-"""What a system costs: CPU time and bytes written, read from /proc, so nothing has to be installed for it.
+"""The cost of a system: CPU time and written bytes, read from /proc, so that nothing has to be installed.
 
-A process's numbers include those of its children that have ended. Bytes are those the kernel charged to the
-process for storage (`write_bytes`): pages made dirty, whole ones, before any of them is merged with another.
+The numbers of a process include its children that have ended. The bytes are those that the kernel counts for storage
+(`write_bytes`): whole dirty pages, before any of them are merged.
 """
 
 from __future__ import annotations
@@ -15,13 +15,10 @@ PROC = Path("/proc")
 
 
 class Usage(NamedTuple):
-    """Up to some moment, or between two."""
-
     cpu_seconds: float
     written_bytes: int
 
     def since(self, before: Usage) -> Usage:
-        """The difference."""
         return Usage(self.cpu_seconds - before.cpu_seconds, self.written_bytes - before.written_bytes)
 
 
@@ -32,20 +29,23 @@ class _Process(NamedTuple):
 
 
 def usage_of(roots: Iterable[int]) -> Usage | None:
-    """Of these processes with all that descend from them or belong to their sessions; None without a /proc."""
+    """The usage of these processes, their descendants and the members of their sessions; None without /proc."""
     processes = _all()
     if not processes:
         return None
-    ticks = written = 0
-    for pid in _family(processes, set(roots)):
-        ticks += processes[pid].ticks
-        written += _written(pid)
-    return Usage(ticks / os.sysconf("SC_CLK_TCK"), written)
+    pids = _family(processes, set(roots))
+    ticks = sum(processes[pid].ticks for pid in pids)
+    return Usage(ticks / os.sysconf("SC_CLK_TCK"), sum(map(_written, pids)))
 
 
 def family(root: int) -> list[int]:
-    """A process and all that descend from it or belong to its session."""
+    """A process, its descendants and the members of its session."""
     return sorted(_family(_all(), {root}))
+
+
+def postmaster_pid(server: Path) -> int:
+    """The main process of a private PostgreSQL in this directory."""
+    return int((server / "data" / "postmaster.pid").read_text().split()[0])
 
 
 def _all() -> dict[int, _Process]:
@@ -62,22 +62,17 @@ def _all() -> dict[int, _Process]:
 
 
 def _family(processes: dict[int, _Process], roots: set[int]) -> set[int]:
-    members = {pid for pid in roots if pid in processes}
-    grown = True
-    while grown:
-        more = {
-            pid
-            for pid, process in processes.items()
-            if pid not in members and (process.parent in members or process.session in roots)
-        }
+    members: set[int] = set()
+    more = {pid for pid, process in processes.items() if pid in roots or process.session in roots}
+    while more:
         members |= more
-        grown = bool(more)
+        more = {pid for pid, process in processes.items() if process.parent in members} - members
     return members
 
 
 def _written(pid: int) -> int:
     try:
         lines = (PROC / str(pid) / "io").read_text().splitlines()
-    except OSError:  # it has ended, or is not ours to see
+    except OSError:  # it has ended, or belongs to another user
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith("write_bytes:")), 0)

@@ -17,7 +17,7 @@ from bench.__main__ import peers_asked
 from bench.checking import Broken
 from bench.peers import comparing, environments, session
 from bench.peers.bars import COMPARISONS, Value, compare
-from bench.peers.comparing import Figures, Report, add_to_json, asked_for, compare_all, lines, settings_of
+from bench.peers.comparing import Figures, Report, asked_for, compare_all, lines, settings_of
 from bench.peers.environments import NotMeasured, python_for, tool_for
 from bench.peers.known import PEERS, TENURE, System, UnknownPeer, chosen
 from bench.peers.measuring import Taken, lone_turn, sampled
@@ -26,6 +26,7 @@ from bench.peers.plot import main as plot
 from bench.peers.session import running
 from bench.peers.usage import usage_of
 from bench.plan import QUICK
+from bench.report import write_json
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 KEYS = ["figure", "value", "unit", "against", "ratio", "bar", "met"]
@@ -322,14 +323,13 @@ def reported(name: str, title: str, **values: float) -> Report:
 
 def test_the_picture_is_well_formed_and_shows_every_system(tmp_path: Path) -> None:
     written = tmp_path / "report.json"
-    written.write_text('{"settings": {"cpus": "2"}, "figures": []}')
     systems = [
         reported("tenure-postgres", "Tenure on PostgreSQL", throughput=10_000, lone=4.0, jobs=8000),
         reported("dbos-postgres", "DBOS <&> PostgreSQL", throughput=400, lone=15.0),
         reported("restate", "Restate"),
         reported("pgqueuer", "PgQueuer", throughput=15_000),
     ]
-    add_to_json(written, systems)
+    write_json(written, settings={"cpus": "2"}, figures=[], systems=systems)
     target = tmp_path / "picture.svg"
     plot(written, target)
     picture = ET.fromstring(target.read_text())

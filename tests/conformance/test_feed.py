@@ -299,7 +299,7 @@ async def test_the_doctor_misses_what_is_not_told_and_finds_what_did_not_happen(
         await _rewrite(place, rows[-1].pos, rows[-1].body.replace(b",3,", b",33,", 1))
         found = {(one.number, one.text) for one in (await examine_database(w.store)).violations}
         assert found == {
-            ("I39", "its event 3 has changed its status and is not in the feed"),
+            ("I39", "its event 3 changed its status and is not in the feed"),
             ("I39", "the feed has its event 33, which does not exist"),
         }
         assert {one.run_id for one in (await examine_database(w.store)).violations} == {run}

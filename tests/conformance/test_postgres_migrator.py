@@ -18,7 +18,7 @@ from tenure.store.postgres import PostgresStore, migrator
 from tenure.store.postgres.statements import SQL
 from tests.conformance.samples import a_run, a_spec
 from tests.conformance.stores import create
-from tools.postgres_schema import FILE, describe
+from tools.sql_schemas import POSTGRES_FILE, postgres_schema
 
 NAMES = [name for _, name, _ in migrator.MIGRATIONS]
 
@@ -47,7 +47,7 @@ async def test_the_schema_is_what_all_migrations_make_one_after_another(
     for count in range(1, len(every) + 1):
         monkeypatch.setattr(migrator, "MIGRATIONS", every[:count])
         assert await store.migrate() == [every[count - 1][1]]
-    assert await describe(postgres_dsn) == FILE.read_text(), "run tools/postgres_schema.py"
+    assert await postgres_schema(postgres_dsn) == POSTGRES_FILE.read_text(), "run `make docs`"
 
 
 async def test_columns_are_the_fields_in_order(postgres_dsn: str) -> None:

@@ -25,8 +25,7 @@ from tenure.store.sqlite import SqliteStore, migrator
 from tenure.store.sqlite import store as store_module
 from tests.conformance.samples import a_ready_step, a_run, a_spec, an_event
 from tests.conformance.stores import ask, create, save, sizes, tables
-from tools.sqlite_schema import FILE as SCHEMA_FILE
-from tools.sqlite_schema import schema
+from tools.sql_schemas import SQLITE_FILE, sqlite_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 PROCESSES = 8
@@ -70,7 +69,7 @@ async def run_processes(task: str, path: Path, count: int = 0) -> list[dict[str,
 
 
 def test_the_schema_is_what_the_migrations_make() -> None:
-    assert SCHEMA_FILE.read_text() == schema(), "run `python tools/sqlite_schema.py`"
+    assert SQLITE_FILE.read_text() == sqlite_schema(), "run `make docs`"
 
 
 async def test_a_migration_is_recorded_with_its_checksum(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tenure.doctor.admin_chain_check import find_broken_chain
+from tenure.doctor.tenant_checks import find_broken_chain
 from tenure.errors import TenureError
 from tenure.govern.policy import PolicyCache
 from tenure.kernel.identity_rows import PersonRow

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.doctor.admin_chain_check import find_broken_chains
 from tenure.doctor.examination import examine_database
+from tenure.doctor.tenant_checks import find_broken_chains
 from tenure.errors import TenureError
 from tenure.kernel.identity_rows import AdminEventRow
 from tenure.store.identity import next_admin_event

@@ -110,7 +110,7 @@ async def begun(s: Site) -> Walk:
 
 def test_the_page_is_fresh() -> None:
     done = subprocess.run(
-        [sys.executable, "tools/roles_page.py", "--check"],
+        [sys.executable, "-m", "tools.roles_page", "--check"],
         cwd=PAGE.parents[1],
         capture_output=True,
         text=True,

@@ -472,7 +472,7 @@ BUGS: dict[str, Bug] = {
         "a process waits for what is due by its host's clock, which may be behind the store's time",
         (
             Change(
-                Agenda._away,
+                Agenda._seconds_left,
                 "process.store.estimate_us() or process.clock.now_us()",
                 "process.clock.now_us()",
             ),

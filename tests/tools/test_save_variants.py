@@ -5,12 +5,11 @@ import pytest
 from tenure.store.query_registry import load_queries
 from tests.test_tidy import UPDATE, UPSERT, assigned_columns
 from tools import save_variants
+from tools.generated_files import find_stale
 
 
 def test_the_files_are_fresh() -> None:
-    assert [path for path, text in save_variants.texts().items() if path.read_text() != text] == [], (
-        "run `make docs`"
-    )
+    assert find_stale(save_variants.texts()) == [], "run `make docs`"
 
 
 def written(text: str) -> dict[str, set[str]]:

@@ -2,16 +2,16 @@
 
 Laws:
 1. The checks are pure: they take rows and return violations. `examination` loads the rows.
-2. They trust nothing that the kernel computed: counters are counted again, states walked again, hashes recomputed.
+2. The checks trust nothing that the kernel computed: they count again, walk the states again and recompute the hashes.
 3. `invariants.INVARIANTS` has every invariant by its number.
 """
 
 from __future__ import annotations
 
+from tenure.doctor.checked_run import RunDump
 from tenure.doctor.database_checks import DatabaseSummary, check_database
 from tenure.doctor.invariants import INVARIANTS, Invariant, Violation
 from tenure.doctor.run_checks import check_run
-from tenure.doctor.run_dump import RunDump
 
 __all__ = [
     "INVARIANTS",

@@ -1,4 +1,4 @@
-"""Cancel, time, tenancy, limits: I47 to I50, I54 and I55."""
+"""Cancellation, deadlines, tenancy and limits: I47 to I50, I54 and I55."""
 
 from __future__ import annotations
 
@@ -6,20 +6,28 @@ from collections.abc import Iterator
 
 from tenure import limits
 from tenure.clock import us
-from tenure.doctor.checked_run import CheckedRun
+from tenure.doctor.checked_run import CheckedRun, describe
 from tenure.doctor.invariants import Finding, checks
 from tenure.doctor.leases import SWEEP_BOUND_US
 from tenure.doctor.runs import CLAIMS
-from tenure.doctor.states import describe_attempt, describe_step
 from tenure.kernel import profiles
 from tenure.kernel.act_rows import ReceiptRow, VerdictRow
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.run_rows import CLOSED_RUN, CLOSED_STEP
+from tenure.kernel.run_rows import (
+    CLOSED_RUN,
+    CLOSED_STEP,
+    ApprovalRow,
+    AttemptRow,
+    CheckpointRow,
+    ChildRow,
+    StepRow,
+    WaitRow,
+)
 
 
 @checks("I47")
 def no_lease_after_cancel(view: CheckedRun) -> Iterator[Finding]:
-    """Once the cancel was requested, no step of the run is claimed or can be."""
+    """After a cancel request, no step of the run is claimed or can be claimed."""
     if view.run.cancel_at is None:
         return
     canceled = view.canceled_seq
@@ -28,12 +36,12 @@ def no_lease_after_cancel(view: CheckedRun) -> Iterator[Finding]:
             yield f"event {taken.seq}", f"step {taken.idx} was claimed after the cancel in event {canceled}"
     for step in view.bundle.steps:
         if step.claimable:
-            yield describe_step(step), "can be claimed although the run is canceling"
+            yield describe(step), "can be claimed although the run is canceling"
 
 
 @checks("I48")
 def leaseless_steps_end_at_once(view: CheckedRun) -> Iterator[Finding]:
-    """The commit that requests the cancel leaves only steps with a live lease open."""
+    """After the commit of a cancel request, only steps with a live lease are open."""
     canceled = view.canceled_seq
     if canceled is None:
         return
@@ -57,70 +65,59 @@ def leaseless_steps_end_at_once(view: CheckedRun) -> Iterator[Finding]:
 
 @checks("I49")
 def deadlines_are_kept(view: CheckedRun) -> Iterator[Finding]:
-    """Once the system has settled, nothing is open long after its deadline."""
+    """In a system that has settled, nothing is open long after its deadline."""
     now, run = view.now, view.run
     if not view.settled or now is None or run.status in CLOSED_RUN:
         return
     late = now - SWEEP_BOUND_US
-    profile = profiles.find(run.profile)  # how long a cancel may take is known only to who has it
-    if run.cancel_at is not None and profile is not None:
-        grace = us(profile.timing.cancel_grace_seconds)
-        if run.cancel_at + grace < late:
-            yield "run", f"was canceled at {run.cancel_at} and is still {run.status}"
+    profile = profiles.find(run.profile)  # without the profile, the time that a cancel may take is unknown
+    if (
+        run.cancel_at is not None
+        and profile is not None
+        and run.cancel_at + us(profile.timing.cancel_grace_seconds) < late
+    ):
+        yield "run", f"was canceled at {run.cancel_at} and is still {run.status}"
     if run.deadline_at is not None and run.human_since is None and run.deadline_at < late:
         yield "run", f"passed its deadline at {run.deadline_at} and is still {run.status}"
     for attempt in view.bundle.attempts:
         if attempt.lease in LIVE_LEASE and attempt.timeout_at is not None and attempt.timeout_at < late:
-            yield describe_attempt(attempt), f"timed out at {attempt.timeout_at} and is still {attempt.state}"
+            yield describe(attempt), f"timed out at {attempt.timeout_at} and is still {attempt.state}"
     for wait in view.bundle.waits:
         if wait.state == "open" and wait.expires_at is not None and wait.expires_at < late:
-            yield f"wait {wait.no}", f"expired at {wait.expires_at} and is still open"
+            yield describe(wait), f"expired at {wait.expires_at} and is still open"
 
 
 @checks("I50")
 def tenants_agree(view: CheckedRun) -> Iterator[Finding]:
-    """Every copy of the tenant beneath a run is the run's; so are the copies that claims go by."""
+    """Every row has the tenant of its run, and steps have its workspace and workflow. Every row that names a step names one of the run."""
     run, bundle = view.run, view.bundle
     if view.spec is not None and view.spec.tenant != run.tenant:
         yield "run_spec", f"belongs to {view.spec.tenant}, its run to {run.tenant}"
+    owned: list[StepRow | AttemptRow | ApprovalRow | VerdictRow | ReceiptRow] = [
+        *bundle.steps,
+        *bundle.attempts,
+        *bundle.approvals,
+        *bundle.verdicts,
+        *bundle.receipts,
+    ]
+    for row in owned:
+        if row.tenant != run.tenant:
+            yield describe(row), f"belongs to {row.tenant}, its run to {run.tenant}"
     for step in bundle.steps:
-        if step.tenant != run.tenant:
-            yield describe_step(step), f"belongs to {step.tenant}, its run to {run.tenant}"
-        elif step.workspace != run.workspace or step.workflow != run.workflow:
+        if step.workspace != run.workspace or step.workflow != run.workflow:
             yield (
-                describe_step(step),
+                describe(step),
                 f"is in {step.workspace}/{step.workflow}, its run in {run.workspace}/{run.workflow}",
             )
-    for attempt in bundle.attempts:
-        if attempt.tenant != run.tenant:
-            yield describe_attempt(attempt), f"belongs to {attempt.tenant}, its run to {run.tenant}"
-    for approval in bundle.approvals:
-        if approval.tenant != run.tenant:
-            yield f"approval {approval.no}", f"belongs to {approval.tenant}, its run to {run.tenant}"
-    governed: list[VerdictRow | ReceiptRow] = [*bundle.verdicts, *bundle.receipts]
-    for row in governed:
-        if row.tenant != run.tenant:
-            yield f"{row.table} {row.no}", f"belongs to {row.tenant}, its run to {run.tenant}"
-    yield from _strangers(view)
-
-
-def _strangers(view: CheckedRun) -> Iterator[Finding]:
-    """Rows that name a step the run does not have."""
-    steps, bundle = view.steps, view.bundle
-    for wait in bundle.waits:
-        if wait.idx not in steps:
-            yield f"wait {wait.no}", f"names step {wait.idx}, which the run does not have"
-    for row in bundle.checkpoints:
-        if row.idx not in steps:
-            yield f"checkpoint {row.idx}/{row.name}", f"names step {row.idx}, which the run does not have"
-    for child in bundle.children:
-        if child.idx not in steps:
-            yield f"child {child.child_id}", f"names step {child.idx}, which the run does not have"
+    named: list[WaitRow | CheckpointRow | ChildRow] = [*bundle.waits, *bundle.checkpoints, *bundle.children]
+    for below in named:
+        if below.idx not in view.steps:
+            yield describe(below), f"names step {below.idx}, which the run does not have"
 
 
 @checks("I54")
 def within_limits(view: CheckedRun) -> Iterator[Finding]:
-    """Payloads, metadata and the numbers of things are within `limits.py`."""
+    """Payloads, metadata and the numbers of rows are within the limits of `limits.py`."""
     for payload in view.bundle.payloads:
         if len(payload.body) > limits.PAYLOAD_BYTES_MAX:
             yield (
@@ -147,12 +144,10 @@ def within_limits(view: CheckedRun) -> Iterator[Finding]:
 
 @checks("I55")
 def everything_ends_or_waits(view: CheckedRun) -> Iterator[Finding]:
-    """Once the system has settled, an open run waits for a named person, event or time."""
+    """In a system that has settled, an open run waits for a named person, event or time."""
     run = view.run
     if not view.settled or run.status in CLOSED_RUN or run.paused or run.parked is not None:
         return
-    if run.planned and run.admitted_at is None:
-        return  # for its moment, or for the run that holds its key
-    if run.status in ("waiting_approval", "waiting_external", "retry_wait"):
-        return
-    yield "run", f"is {run.status} and waits for no person, event or time"
+    waits_for_admission = run.planned and run.admitted_at is None
+    if not waits_for_admission and run.status not in ("waiting_approval", "waiting_external", "retry_wait"):
+        yield "run", f"is {run.status} and waits for no person, event or time"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -13,7 +14,7 @@ RATE_WINDOW_US = 60_000_000
 
 
 class LeaseCount(msgspec.Struct, frozen=True):
-    """Live leases of one workflow of a tenant."""
+    """The number of a workflow's live leases."""
 
     tenant: str
     workflow: str
@@ -21,7 +22,7 @@ class LeaseCount(msgspec.Struct, frozen=True):
 
 
 class RatedStart(msgspec.Struct, frozen=True, order=True):
-    """A run that counts against max_runs_per_min, by when it began."""
+    """A run that counts against max_runs_per_min."""
 
     admitted_at: int
     run_id: int
@@ -30,7 +31,7 @@ class RatedStart(msgspec.Struct, frozen=True, order=True):
 
 
 class WriteCount(msgspec.Struct, frozen=True):
-    """A run that has made writes."""
+    """The number of a run's writes."""
 
     run_id: int
     tenant: str
@@ -39,7 +40,7 @@ class WriteCount(msgspec.Struct, frozen=True):
 
 
 class DatabaseSummary(msgspec.Struct, kw_only=True):
-    """What the checks over all runs look at."""
+    """The input of the checks over all runs."""
 
     caps: Sequence[Cap] = ()
     usage: Sequence[LeaseCount] = ()
@@ -47,30 +48,30 @@ class DatabaseSummary(msgspec.Struct, kw_only=True):
     same_key: Sequence[tuple[int, str]] = ()
     """Runs that share their idempotency key with another run, with the key."""
     other_request: Sequence[tuple[int, str]] = ()
-    """Runs whose key is on record for another request, with the key."""
+    """Runs whose key is recorded for another request, with the key."""
     other_answer: Sequence[tuple[int, str]] = ()
-    """Runs whose key is answered with another run, with the key."""
+    """Runs whose key is recorded with another run, with the key."""
     same_slot: Sequence[tuple[int, str]] = ()
     """Runs that share their schedule's slot with another run, with the slot."""
     wrote: Sequence[WriteCount] = ()
     """Runs that have made writes."""
     same_act: Sequence[tuple[int, str]] = ()
-    """Runs with a receipt whose key another run's receipt holds too, with the key."""
+    """Runs with a receipt whose key a receipt of another run holds, with the key."""
     key_holders_twice: Sequence[int] = ()
     """Runs that hold the same concurrency key at the same time."""
     orphans: Sequence[int] = ()
-    """Run ids in rows for which there is no run."""
+    """Run ids of rows without a run."""
     lost_specs: Sequence[int] = ()
-    """Runs without a spec, or with another tenant's."""
-    untold: Sequence[tuple[int, int]] = ()
-    """Events that have changed a run's status and are not in the feed: (run, sequence)."""
-    unfounded: Sequence[tuple[int, int]] = ()
-    """Lines of the feed without their event, likewise."""
+    """Runs without a spec, or with a spec of another tenant."""
+    not_in_feed: Sequence[tuple[int, int]] = ()
+    """Events that changed a run's status and are not in the feed: (run, sequence)."""
+    feed_without_event: Sequence[tuple[int, int]] = ()
+    """Feed lines without an event: (run, sequence)."""
     broken_chains: Sequence[tuple[str, int]] = ()
     """Admin chains that do not recompute: (tenant, line)."""
     broken_ledgers: Sequence[tuple[str, str, str]] = ()
-    """What is wrong with ledgers: (tenant, place, what)."""
-    bare_secrets: Sequence[tuple[str, str]] = ()
+    """Flaws of ledgers: (tenant, place, flaw)."""
+    inline_secrets: Sequence[tuple[str, str]] = ()
     """Hooks and webhooks whose secret is not a reference: (tenant, which)."""
 
 
@@ -80,33 +81,28 @@ DatabaseCheck = tuple[str, Callable[[DatabaseSummary], Iterator[Finding]]]
 def check_database(view: DatabaseSummary) -> list[Violation]:
     """Every violation that all runs together show."""
     return [
-        Violation(number, problem, _id(row), row)
+        Violation(number, problem, int(row[4:]) if row.startswith("run ") else 0, row)
         for number, check in DATABASE_CHECKS
         for row, problem in check(view)
     ]
 
 
-def _id(row: str) -> int:
-    kind, _, number = row.partition(" ")
-    return int(number) if kind == "run" else 0
+C = TypeVar("C", LeaseCount, RatedStart, WriteCount)
+
+
+def _within(cap: Cap, counted: Sequence[C]) -> list[C]:
+    """The entries that count against a cap of a tenant or of a workflow. The checks do not cover caps of workspaces."""
+    return [
+        entry for entry in counted if entry.tenant == cap.tenant and cap.scope in ("", f"wf:{entry.workflow}")
+    ]
 
 
 def leases_within_caps(view: DatabaseSummary) -> Iterator[Finding]:
-    """I46: live leases of a tenant and of a workflow are within max_concurrency."""
-    by_tenant: dict[str, int] = {}
-    by_workflow: dict[tuple[str, str], int] = {}
-    for row in view.usage:
-        by_tenant[row.tenant] = by_tenant.get(row.tenant, 0) + row.leases
-        by_workflow[row.tenant, row.workflow] = row.leases
+    """I46: the live leases of a tenant and of a workflow are within max_concurrency."""
     for cap in view.caps:
         if cap.max_concurrency is None:
             continue
-        if cap.scope == "":
-            used = by_tenant.get(cap.tenant, 0)
-        elif cap.scope.startswith("wf:"):
-            used = by_workflow.get((cap.tenant, cap.scope[3:]), 0)
-        else:
-            continue
+        used = sum(count.leases for count in _within(cap, view.usage))
         if used > cap.max_concurrency:
             yield (
                 f"cap {cap.tenant}/{cap.scope}",
@@ -115,17 +111,11 @@ def leases_within_caps(view: DatabaseSummary) -> Iterator[Finding]:
 
 
 def starts_within_rates(view: DatabaseSummary) -> Iterator[Finding]:
-    """I46: in no 60 seconds did more rated runs begin than max_runs_per_min."""
+    """I46: no more rated runs began within 60 seconds than max_runs_per_min."""
     for cap in view.caps:
-        most = cap.max_runs_per_min
-        if most is None:
+        if (most := cap.max_runs_per_min) is None:
             continue
-        if cap.scope == "":
-            starts = sorted(s for s in view.starts if s.tenant == cap.tenant)
-        elif cap.scope.startswith("wf:"):
-            starts = sorted(s for s in view.starts if s.tenant == cap.tenant and s.workflow == cap.scope[3:])
-        else:
-            continue
+        starts = sorted(_within(cap, view.starts))
         for first, over in zip(starts, starts[most:], strict=False):
             if over.admitted_at - first.admitted_at < RATE_WINDOW_US:
                 yield (
@@ -135,13 +125,12 @@ def starts_within_rates(view: DatabaseSummary) -> Iterator[Finding]:
 
 
 def writes_within_caps(view: DatabaseSummary) -> Iterator[Finding]:
-    """I46: no run has made more writes than its tenant's and its workflow's max_writes_per_run."""
+    """I46: no run made more writes than the max_writes_per_run of its tenant and of its workflow."""
     for cap in view.caps:
-        most = cap.max_writes_per_run
-        if most is None or cap.scope.startswith("ws:"):
+        if (most := cap.max_writes_per_run) is None:
             continue
-        for run in view.wrote:
-            if run.tenant == cap.tenant and cap.scope in ("", f"wf:{run.workflow}") and run.writes > most:
+        for run in _within(cap, view.wrote):
+            if run.writes > most:
                 yield (
                     f"run {run.run_id}",
                     f"has made {run.writes} writes; max_writes_per_run is {most} (unless it was lowered since)",
@@ -165,24 +154,24 @@ DATABASE_CHECKS: tuple[DatabaseCheck, ...] = (
     _report(
         "I32", "other_request", "run", "was made by a request other than the recorded one of its key {1!r}"
     ),
-    _report("I33", "other_answer", "run", "is not the run that its key {1!r} is answered with"),
+    _report("I33", "other_answer", "run", "is not the run that is recorded for its key {1!r}"),
     _report("I35", "same_slot", "run", "was started for the slot {1!r}, as was another run"),
     _report("I37", "same_act", "run", "holds the action key {1!r}, as does another run"),
-    _report("I39", "untold", "run", "its event {1} has changed its status and is not in the feed"),
-    _report("I39", "unfounded", "run", "the feed has its event {1}, which does not exist"),
+    _report("I39", "not_in_feed", "run", "its event {1} changed its status and is not in the feed"),
+    _report("I39", "feed_without_event", "run", "the feed has its event {1}, which does not exist"),
     ("I46", leases_within_caps),
     ("I46", starts_within_rates),
-    _report("I46", "key_holders_twice", "run", "holds a concurrency key that another open run holds too"),
+    _report("I46", "key_holders_twice", "run", "holds a concurrency key that another open run also holds"),
     ("I46", writes_within_caps),
-    _report("I50", "orphans", "run", "rows name it, but there is no such run"),
+    _report("I50", "orphans", "run", "rows name it, but it does not exist"),
     _report("I50", "lost_specs", "run", "has no run_spec row, or one of another tenant"),
     _report("I51", "broken_chains", "tenant", "its admin chain does not recompute at line {1}"),
     _report("I51", "broken_ledgers", "tenant", "{1}: {2}"),
     _report(
         "I53",
-        "bare_secrets",
+        "inline_secrets",
         "tenant",
         "has a {1} whose secret is not a reference: it may be the secret itself",
     ),
 )
-"""By the number of their invariant; I50 and I51 are also checks of each run."""
+"""(invariant, check), by number. I50 and I51 also have checks of each run."""

@@ -1,9 +1,9 @@
 """Loads the rows of runs and examines them.
 
 Laws:
-1. Nothing is locked: a run whose version changed while it was read is read again.
+1. Nothing is locked. If a run's version changes while it is read, the run is read again.
 2. Runs are read by id in pages, so that memory does not grow with the database.
-3. With an inline store nothing is ever awaited, so `run_inline` runs the same code without an event loop.
+3. An inline store never waits, so `run_inline` runs the same code without an event loop.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import msgspec
 
 from tenure.artifacts import ArtifactStore
 from tenure.doctor import INVARIANTS, DatabaseSummary, RunDump, Violation, check_database, check_run
-from tenure.doctor.admin_chain_check import find_broken_chains
+from tenure.doctor.checked_run import RUN_QUERIES
 from tenure.doctor.database_checks import LeaseCount, RatedStart, WriteCount
 from tenure.doctor.feed_check import FeedCheck
 from tenure.doctor.history import missing_payloads
 from tenure.doctor.ledger_check import find_broken_ledgers
-from tenure.doctor.secret_check import find_inline_secrets
+from tenure.doctor.tenant_checks import find_broken_chains, find_inline_secrets
 from tenure.errors import TenureError
 from tenure.kernel.act_rows import KEY_HOLDING_RECEIPT
 from tenure.kernel.run_rows import RunRow, RunSpecRow
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 PAGE_RUNS = 500
 LOAD_TRIES_MAX = 50
-"""How often a run that keeps changing is read before it is left out."""
+"""A run that changed during this many reads is left out."""
 TRY_AGAIN_SECONDS = 0.02
 VIOLATIONS_KEPT_MAX = 1_000
 NO_CHECKPOINT = "whether the whole database was replaced, or restored from an old backup: use `tenure ledger check --checkpoint FILE`"
@@ -40,43 +40,44 @@ NO_ARTIFACTS = "the contents of large payloads and uploaded artifacts: only thei
 
 
 class DoctorReport(msgspec.Struct, kw_only=True):
-    """What an examination found."""
+    """The result of an examination."""
 
     runs: int = 0
     events: int = 0
     found: dict[str, int] = {}
-    """Invariant -> how many violations."""
+    """Invariant -> the number of violations."""
     violations: list[Violation] = []
-    """Each of them, up to VIOLATIONS_KEPT_MAX."""
+    """The first VIOLATIONS_KEPT_MAX violations."""
     unsteady: list[int] = []
     """Runs that changed every time they were read."""
     settled: bool = False
     erased: int = 0
-    """How many payloads of the histories have been erased: nothing is left to compare."""
+    """How many payloads were erased, so that their digests could not be compared."""
     unreached: int = 0
-    """How many parts of evidence could not be read from here."""
+    """How many parts of evidence could not be read from the artifact store."""
     only_rows: bool = False
     """Whether no artifact store was given, so that its files were not checked."""
 
     @property
     def unchecked(self) -> list[str]:
-        """What was not checked, in words."""
-        found = [NO_CHECKPOINT, NO_ARTIFACTS]
-        if self.only_rows:
-            found.append(
-                "whether evidence is in the artifact store: none is configured; set TENURE_ARTIFACTS"
-            )
-        if self.unreached:
-            found.append(f"{self.unreached} parts of evidence: the artifacts cannot be reached from here")
-        if self.erased:
-            found.append(
-                f"{self.erased} payloads that were erased: nothing is left to compare with their digests"
-            )
-        if self.unsteady:
-            found.append(f"{len(self.unsteady)} runs that changed every time they were read")
-        if not self.settled:
-            found.append("what holds once everything due is done: use --settled")
-        return found
+        """Descriptions of what was not checked."""
+        optional = (
+            (
+                self.only_rows,
+                "whether evidence is in the artifact store: none is configured; set TENURE_ARTIFACTS",
+            ),
+            (
+                self.unreached,
+                f"{self.unreached} parts of evidence: the artifacts cannot be reached from here",
+            ),
+            (
+                self.erased,
+                f"{self.erased} payloads that were erased: nothing is left to compare with their digests",
+            ),
+            (self.unsteady, f"{len(self.unsteady)} runs that changed every time they were read"),
+            (not self.settled, "what holds once everything due is done: use --settled"),
+        )
+        return [NO_CHECKPOINT, NO_ARTIFACTS, *(text for applies, text in optional if applies)]
 
     @property
     def clean(self) -> bool:
@@ -85,13 +86,13 @@ class DoctorReport(msgspec.Struct, kw_only=True):
 
     @property
     def checked(self) -> list[str]:
-        """The numbers that were checked."""
+        """The numbers of the checked invariants."""
         left_out = ("elsewhere",) if self.settled else ("elsewhere", "eventual")
         return [number for number, one in INVARIANTS.items() if one.scope not in left_out]
 
     @property
     def elsewhere(self) -> dict[str, str]:
-        """The numbers that no rows can show, and what shows them."""
+        """The numbers of the invariants that no rows can show, and what shows them."""
         return {number: one.shown_by for number, one in INVARIANTS.items() if one.scope == "elsewhere"}
 
     def add(self, violations: list[Violation]) -> None:
@@ -106,36 +107,15 @@ class RunKeptChanging(Exception):
 
 
 async def load_run_dump(store: QueryReader, run_id: int) -> RunDump | None:
-    """All rows of a run as of one moment; None when there is no such run."""
+    """All rows of a run as of one moment; None if there is no such run."""
     for _ in range(LOAD_TRIES_MAX):
-        found = await store.read("get_run", run_id)
-        if not found:
+        runs: list[RunRow] = await store.read("get_run", run_id)
+        if not runs:
             return None
-        run: RunRow = found[0]
-        spec = await store.read("get_spec", run_id)
-        artifacts = await store.read("artifact_rows_of", run_id)  # before the attempts: expiries only grow
-        bundle = RunDump(
-            run=run,
-            artifacts=artifacts,
-            spec=spec[0] if spec else None,
-            steps=await store.read("steps_of", run_id),
-            attempts=await store.read("attempts_of", run_id),  # after the steps: expiries only grow
-            checkpoints=await store.read("checkpoints_of", run_id),
-            waits=await store.read("waits_of", run_id),
-            approvals=await store.read("approvals_of", run_id),
-            inbox=await store.read("inbox_of", run_id),
-            children=await store.read("children_of", run_id),
-            payloads=await store.read("payloads_of", run_id),
-            events=await store.read("events_of", run_id),
-            outbox=await store.read("outbox_of", run_id),
-            verdicts=await store.read("verdicts_of", run_id),
-            receipts=await store.read("receipts_of", run_id),
-            run_spends=await store.read("run_spends_of", run_id),
-            cost_lines=await store.read("cost_lines_of", run_id),
-            evidence=await store.read("evidence_of", run_id),
-        )
-        if await store.read("get_run", run_id) == [run]:
-            return bundle
+        specs: list[RunSpecRow] = await store.read("get_spec", run_id)
+        rows = {field: await store.read(query, run_id) for field, query in RUN_QUERIES.items()}
+        if await store.read("get_run", run_id) == runs:
+            return RunDump(run=runs[0], spec=next(iter(specs), None), **rows)
         await asyncio.sleep(TRY_AGAIN_SECONDS)
     raise RunKeptChanging(run_id)
 
@@ -148,11 +128,10 @@ async def examine_database(
     rates_since: int | None = None,
     artifacts: ArtifactStore | None = None,
 ) -> DoctorReport:
-    """Examine every run, and then all of them together.
+    """Examine each run, and then all runs together.
 
-    `on_progress` is told (runs examined, runs there were). `rates_since`: runs that began before count
-    against no rate, for a database whose caps were changed since. With `artifacts`, the bundles that lie there are compared
-    with their records.
+    `on_progress` is called with the number of examined runs and the number of all runs. Runs that began before `rates_since` count against
+    no rate, for a database whose caps have changed since. With `artifacts`, the bundles in that store are compared with their rows.
     """
     report = DoctorReport(settled=settled, only_rows=artifacts is None)
     now: int = (await store.read("now"))[0].now_us
@@ -170,7 +149,7 @@ async def examine_database(
                 report.unsteady.append(after)
                 continue
             if bundle is None:
-                continue  # deleted meanwhile
+                continue  # it was deleted meanwhile
             report.runs += 1
             report.events += len(bundle.events)
             report.add(check_run(bundle, settled=settled, now=now))
@@ -184,15 +163,15 @@ async def examine_database(
             feed.see(bundle)
             if on_progress is not None:
                 on_progress(report.runs, max(total, report.runs))
-    report.add(check_database(await _whole(store, starts, keys, feed)))
+    report.add(check_database(await _summarize(store, starts, keys, feed)))
     return report
 
 
 async def _lost_evidence(artifacts: ArtifactStore, bundle: RunDump, report: DoctorReport) -> list[Violation]:
-    """I52, of what lies among the artifacts; what cannot be reached from here is counted."""
+    """I52 for the bundles in the artifact store. Those that cannot be read are counted."""
     found = []
     for row in bundle.evidence:
-        problem = "its bundle is not what was sealed"
+        problem = "its bundle is not the one that was sealed"
         try:
             if sha256(await artifacts.kept(row.reference.decode())).digest() == row.sha256:
                 continue
@@ -200,23 +179,21 @@ async def _lost_evidence(artifacts: ArtifactStore, bundle: RunDump, report: Doct
             if refused.code != "ARTIFACT_LOST":
                 report.unreached += 1
                 continue
-            problem = "its bundle is not among the artifacts"
+            problem = "its bundle is not in the artifact store"
         found.append(Violation("I52", problem, row.run_id, f"evidence {row.no}"))
     return found
 
 
-async def _whole(
+async def _summarize(
     store: QueryReader, starts: list[RatedStart], keys: _Keys, feed: FeedCheck
 ) -> DatabaseSummary:
-    caps = await store.read("all_caps")
-    usage = await store.read("live_usage")
     amiss = await store.read("records_amiss")
-    untold, unfounded = await feed.finish(store)
+    not_in_feed, feed_without_event = await feed.finish(store)
     return DatabaseSummary(
-        caps=caps,
-        usage=[LeaseCount(row.tenant, row.workflow, row.leases) for row in usage],
+        caps=await store.read("all_caps"),
+        usage=[LeaseCount(row.tenant, row.workflow, row.leases) for row in await store.read("live_usage")],
         starts=starts,
-        same_key=keys.twice,
+        same_key=keys.same_key,
         other_request=[(row.run_id, row.name) for row in amiss if row.other_request],
         other_answer=[(row.run_id, row.name) for row in amiss if row.other_answer],
         same_slot=keys.same_slot,
@@ -225,16 +202,16 @@ async def _whole(
         key_holders_twice=[row.run_id for row in await store.read("key_holders_twice")],
         orphans=[row.run_id for row in await store.read("orphan_rows")],
         lost_specs=[row.run_id for row in await store.read("lost_specs")],
-        untold=untold,
-        unfounded=unfounded,
+        not_in_feed=not_in_feed,
+        feed_without_event=feed_without_event,
         broken_chains=await find_broken_chains(store),
-        bare_secrets=await find_inline_secrets(store),
+        inline_secrets=await find_inline_secrets(store),
         broken_ledgers=[(tenant, flaw.place, flaw.text) for tenant, flaw in await find_broken_ledgers(store)],
     )
 
 
 async def _still_held(store: QueryReader, found: list[tuple[int, int, str]]) -> list[tuple[int, str]]:
-    """Those that hold a key together now: one may have been taken back after it was read, and the other begun before that."""
+    """The pairs that still share a key. A receipt may have been reversed after its run was read, and the other run's key been taken since."""
     held = []
     for run_id, other, name in found:
         rows = [row for one in (run_id, other) for row in await store.read("receipts_of", one)]
@@ -244,60 +221,52 @@ async def _still_held(store: QueryReader, found: list[tuple[int, int, str]]) -> 
 
 
 class _Keys:
-    """Idempotency keys, slots and keys of actions seen so far, sixteen bytes each; and who has written."""
+    """The idempotency keys, slots and action keys seen so far, sixteen bytes each, and the writes of each run."""
 
     def __init__(self) -> None:
-        self._seen: set[bytes] = set()
-        self.twice: list[tuple[int, str]] = []
+        self._holders: dict[bytes, int] = {}
+        self.same_key: list[tuple[int, str]] = []
         self.same_slot: list[tuple[int, str]] = []
-        self._acts: dict[bytes, int] = {}
         self.same_act: list[tuple[int, int, str]] = []
-        """(run, another one, the key that a receipt of each held when it was read)."""
+        """(run, another run, the key that a receipt of each held when it was read)."""
         self.wrote: list[WriteCount] = []
 
-    def see(self, bundle: RunDump) -> None:
-        self._see_acts(bundle)
-        spec = bundle.spec
-        if spec is None or spec.idempotency_key is None:
-            return
-        key = msgspec.json.encode((spec.tenant, spec.source, spec.idempotency_key))
-        short = blake2b(key, digest_size=16).digest()
-        if short in self._seen:
-            self.twice.append((bundle.run.id, spec.idempotency_key))
-        self._seen.add(short)
-        self._see_slot(bundle.run.id, spec)
+    def _other_holder(self, run_id: int, *key: str | None) -> int | None:
+        """Another run with the same key, if one was seen before."""
+        short = blake2b(msgspec.json.encode(key), digest_size=16).digest()
+        holder = self._holders.setdefault(short, run_id)
+        return None if holder == run_id else holder
 
-    def _see_acts(self, bundle: RunDump) -> None:
-        """I37 and I46, of runs that have done something to the world."""
-        run = bundle.run
-        for receipt in bundle.receipts:
+    def see(self, bundle: RunDump) -> None:
+        run, spec = bundle.run, bundle.spec
+        for receipt in bundle.receipts:  # I37
             if receipt.state in KEY_HOLDING_RECEIPT:
-                key = msgspec.json.encode((run.tenant, receipt.name))
-                short = blake2b(key, digest_size=16).digest()
-                other = self._acts.setdefault(short, run.id)
-                if other != run.id:
+                other = self._other_holder(run.id, "act", run.tenant, receipt.name)
+                if other is not None:
                     self.same_act.append((run.id, other, receipt.name))
-        for run_spend in bundle.run_spends:
+        for run_spend in bundle.run_spends:  # I46
             if run_spend.writes:
                 self.wrote.append(WriteCount(run.id, run.tenant, run.workflow, run_spend.writes))
-
-    def _see_slot(self, run_id: int, spec: RunSpecRow) -> None:
-        """I35 by what the run says it was started for, whatever its key is. (A rerun repeats those words.)"""
-        if spec.source != "scheduler" or spec.rerun_of is not None or spec.resumed_from is not None:
+        if spec is None or spec.idempotency_key is None:
             return
-        slot = msgspec.json.encode((spec.tenant, "slot", spec.trigger_ref, None))
-        short = blake2b(slot, digest_size=16).digest()
-        if short in self._seen:
-            self.same_slot.append((run_id, spec.trigger_ref or ""))
-        self._seen.add(short)
+        if self._other_holder(run.id, "key", spec.tenant, spec.source, spec.idempotency_key) is not None:
+            self.same_key.append((run.id, spec.idempotency_key))
+        # I35: a run names its slot whatever its key is. A rerun repeats the name.
+        if (
+            spec.source == "scheduler"
+            and spec.rerun_of is None
+            and spec.resumed_from is None
+            and self._other_holder(run.id, "slot", spec.tenant, spec.trigger_ref) is not None
+        ):
+            self.same_slot.append((run.id, spec.trigger_ref or ""))
 
 
 def run_inline(task: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine over an inline store returns, without an event loop."""
+    """The result of a coroutine over an inline store, without an event loop."""
     try:
         task.send(None)
     except StopIteration as stop:
         result: T = stop.value
         return result
     task.close()
-    raise RuntimeError("the store had to wait for something: only an inline store answers at once")
+    raise RuntimeError("the coroutine waited: run_inline needs an inline store")

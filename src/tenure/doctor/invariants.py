@@ -1,10 +1,10 @@
 """The invariants by number: their sentences, their scope, and the functions that check them.
 
 Laws:
-1. Every number of the specification is here. One that no rows can show says where it is shown, so that a report names
-   it instead of passing over it.
-2. A check only reads. It yields what is wrong as (row, problem) and stops at nothing: a broken row is
-   reported by every invariant it breaks.
+1. Every number of the specification is here. An invariant that no rows can show says what shows it, so that a report
+   can name it.
+2. A check only reads. It yields (row, problem) for every problem, so that a broken row is reported by every invariant
+   that it breaks.
 """
 
 from __future__ import annotations
@@ -15,28 +15,26 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 InvariantScope = Literal["run", "global", "eventual", "elsewhere"]
-"""run: one run's rows alone show it. global: all runs together. eventual: holds once the system has
-settled. elsewhere: no rows can show it."""
+"""run: the rows of one run show it. global: all runs together show it. eventual: it holds once the system has settled.
+elsewhere: no rows can show it."""
 
 Finding = tuple[str, str]
-"""(the offending row, what is wrong with it)."""
+"""(row, problem)."""
 Check = Callable[[Any], Iterable[Finding]]
 
 
 class Invariant(msgspec.Struct):
-    """One line of the specification and what checks it."""
+    """An invariant of the specification, and its checks."""
 
     number: str
     text: str
     scope: InvariantScope
     shown_by: str = ""
-    """What shows it, where rows cannot."""
+    """What shows it, if rows cannot."""
     checks: list[Check] = []
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """An invariant that does not hold, and the row that shows it."""
-
     number: str
     text: str
     run_id: int
@@ -171,11 +169,11 @@ F = TypeVar("F", bound=Check)
 
 
 def checks(number: str) -> Callable[[F], F]:
-    """Register a function as (part of) the check of an invariant."""
+    """Register a function as a check of an invariant."""
 
     def register(check: F) -> F:
         invariant = INVARIANTS[number]
-        assert invariant.scope != "elsewhere", f"{number} has a check by now: give it its scope"
+        assert invariant.scope != "elsewhere", f"{number} has a check, so its scope is not elsewhere"
         invariant.checks.append(check)
         return check
 

@@ -1,21 +1,20 @@
-"""Leases: I22 to I30.
+"""Leases: I22 to I30, and artifacts: I56.
 
-Heartbeats leave no event: what they changed is in the attempt's row alone, and is checked there.
+Heartbeats write no events. Their changes are only in the attempt's row, and are checked there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tenure.doctor.checked_run import Body, CheckedRun
+from tenure.doctor.checked_run import Body, CheckedRun, describe
 from tenure.doctor.invariants import Finding, checks
 from tenure.doctor.runs import CLAIMS
-from tenure.doctor.states import describe_attempt, describe_step
 from tenure.kernel.machines import LEASED_STEP, LIVE_LEASE
 from tenure.kernel.run_rows import EventRow
 
 SWEEP_BOUND_US = 30_000_000
-"""How long after its moment anything may stay undone in a system that has settled."""
+"""In a system that has settled, everything due is done within this time."""
 
 MESSAGES = frozenset(
     {
@@ -23,40 +22,40 @@ MESSAGES = frozenset(
         "open_wait", "suspend", "propose_act", "intend_act", "repeat_act", "settle_act",
     }
 )  # fmt: skip
-"""Kinds of events that are a lease holder's messages."""
+"""The kinds of events that record a lease holder's message."""
 _COMPLETES = {
     "complete": ("complete",),
     "complete_waiting": ("complete",),
-    # What is denied, frozen, over a cap or refused by people fails the step where it is found.
+    # An act that is denied, frozen, over a cap or rejected fails its step immediately.
     "fail": ("fail", "suspend", "propose_act", "intend_act", "repeat_act"),
     "fail_retry": ("fail",),
     "late_result": ("complete", "fail"),
 }
-"""Moves that complete a lease -> the messages that may make them."""
+"""A move that completes a lease -> the messages that may cause it."""
 
 
 @checks("I22")
 def one_live_lease(view: CheckedRun) -> Iterator[Finding]:
-    """A step has a live lease exactly while it is leased or canceling, and it is the newest one's."""
+    """A step has a live lease exactly while it is leased or canceling: that of its newest attempt."""
     for step in view.bundle.steps:
         live = [a for a in view.attempts.get(step.idx, ()) if a.lease in LIVE_LEASE]
         if len(live) > 1:
-            yield describe_step(step), f"has {len(live)} live leases: attempts {[a.n for a in live]}"
+            yield describe(step), f"has {len(live)} live leases: attempts {[a.n for a in live]}"
         held = step.state in LEASED_STEP or step.state == "canceling"
         if held and not live:
-            yield describe_step(step), f"is {step.state} without a live lease"
+            yield describe(step), f"is {step.state} without a live lease"
         for attempt in live:
             if attempt.n != step.attempt:
-                yield describe_attempt(attempt), f"has a live lease, but the newest attempt is {step.attempt}"
+                yield describe(attempt), f"has a live lease, but the newest attempt is {step.attempt}"
             if not held:
-                yield describe_attempt(attempt), f"has a live lease while its step is {step.state}"
+                yield describe(attempt), f"has a live lease while its step is {step.state}"
             elif attempt.state != step.state:
-                yield describe_attempt(attempt), f"is {attempt.state} while its step is {step.state}"
+                yield describe(attempt), f"is {attempt.state} while its step is {step.state}"
 
 
 @checks("I23")
 def fence_grows(view: CheckedRun) -> Iterator[Finding]:
-    """Every claim raises its step's fence by one, and nothing else moves it."""
+    """Every claim raises its step's fence by one, and nothing else changes it."""
     fence: dict[int, int] = {}
     for taken in view.taken:
         if taken.idx is not None and taken.move in CLAIMS:
@@ -66,20 +65,19 @@ def fence_grows(view: CheckedRun) -> Iterator[Finding]:
                     f"step {taken.idx} gets fence {taken.n} after {fence.get(taken.idx, 0)}",
                 )
             fence[taken.idx] = taken.n
-    for event, body in view.bodies:
-        for key, columns in body.get("set", {}).get("step", {}).items():
-            attempt = columns.get("attempt")
-            if attempt is not None and event.kind not in ("claim", "create"):
-                yield f"event {event.seq}", f"{event.kind} moves the fence of step {key} to {attempt}"
+    for event, key, columns in view.changes("step"):
+        attempt = columns.get("attempt")
+        if attempt is not None and event.kind not in ("claim", "create"):
+            yield f"event {event.seq}", f"{event.kind} changes the fence of step {key} to {attempt}"
     for step in view.bundle.steps:
         if step.attempt != fence.get(step.idx, 0):
-            yield describe_step(step), f"its fence is {step.attempt}, claims gave it {fence.get(step.idx, 0)}"
+            yield describe(step), f"its fence is {step.attempt}, claims gave it {fence.get(step.idx, 0)}"
 
 
 @checks("I56")
 def artifacts_in_time_are_older_than_the_end_of_their_lease(view: CheckedRun) -> Iterator[Finding]:
-    """A file in time was recorded before the event that ended its lease, a late one after it or after the lease's expiry; both by
-    the worker that held the lease."""
+    """An artifact was recorded before the event that ended its lease. A late artifact was recorded after that event or after the
+    lease's expiry. Both were recorded by the worker that held the lease."""
     ended = {
         (taken.idx, taken.n): taken.seq
         for taken in view.taken
@@ -97,7 +95,7 @@ def artifacts_in_time_are_older_than_the_end_of_their_lease(view: CheckedRun) ->
         if over and not row.late:
             yield place, "was recorded after its lease had ended, and is not marked late"
         if row.late and not over:
-            yield place, "is marked late, and its lease was live"
+            yield place, "is marked late, but its lease was live"
         if row.worker != attempt.owner:
             yield place, f"was uploaded by {row.worker!r}; the lease was held by {attempt.owner!r}"
         if row.tenant != view.run.tenant or row.step != view.steps[row.idx].name:
@@ -106,7 +104,7 @@ def artifacts_in_time_are_older_than_the_end_of_their_lease(view: CheckedRun) ->
 
 @checks("I23")
 def leases_expire_at_their_moment(view: CheckedRun) -> Iterator[Finding]:
-    """A lease expires when its time is over, or when its own holder was proven dead."""
+    """A lease expires at its expiry time, or when its own holder is proven dead."""
     ended_in = {
         (taken.idx, taken.n): taken.seq
         for taken in view.taken
@@ -114,8 +112,7 @@ def leases_expire_at_their_moment(view: CheckedRun) -> Iterator[Finding]:
     }
     proven: set[tuple[int, int]] = set()
     for event, body in view.bodies:
-        dead = body.get("context", {}).get("dead")
-        if dead is None:
+        if (dead := body.get("context", {}).get("dead")) is None:
             continue
         lease = (dead["step"], dead["attempt"])
         proven.add(lease)
@@ -125,18 +122,18 @@ def leases_expire_at_their_moment(view: CheckedRun) -> Iterator[Finding]:
                 f"the holder of attempt {lease} was proven dead, and another lease ended",
             )
         if not event.cause:
-            yield f"event {event.seq}", "does not say how its holder was proven dead"
+            yield f"event {event.seq}", "does not say how the lease's holder was proven dead"
     for attempt in view.bundle.attempts:
         early = attempt.ended_at is not None and attempt.ended_at < attempt.expires_at
         if attempt.lease == "expired" and early and (attempt.idx, attempt.n) not in proven:
             yield (
-                describe_attempt(attempt),
-                f"expired at {attempt.ended_at}, before its moment {attempt.expires_at}, and nobody was proven dead",
+                describe(attempt),
+                f"expired at {attempt.ended_at}, before its expiry {attempt.expires_at}, and its holder was not proven dead",
             )
 
 
 def _messages(view: CheckedRun) -> Iterator[tuple[EventRow, int, int | None]]:
-    """Every accepted message as (event, step, attempt); None where it does not name its attempt."""
+    """Every accepted message as (event, step, attempt). The attempt is None if the event does not name it."""
     by_edges = {
         taken.seq: (taken.idx, taken.n)
         for taken in reversed(view.taken)
@@ -167,7 +164,7 @@ def _sender(body: Body, recorded_by: dict[str, int]) -> tuple[int, int | None] |
 
 @checks("I24")
 def messages_are_current(view: CheckedRun) -> Iterator[Finding]:
-    """A message that was accepted came from the newest attempt, while its lease had not expired."""
+    """Every accepted message came from the newest attempt, before its lease expired."""
     claims = [(t.seq, t.idx, t.n) for t in view.taken if t.move in CLAIMS]
     for event, idx, n in _messages(view):
         fence = max((c for seq, i, c in claims if i == idx and seq < event.seq), default=0)
@@ -183,15 +180,13 @@ def messages_are_current(view: CheckedRun) -> Iterator[Finding]:
 
 @checks("I25")
 def stale_changes_nothing(view: CheckedRun) -> Iterator[Finding]:
-    """No message of an attempt that had ended left a trace in the history."""
-    ended: dict[tuple[int, int], int] = {}
-    for event, body in view.bodies:
-        for key, columns in body.get("set", {}).get("attempt", {}).items():
-            if columns.get("ended_at") is not None:
-                step, attempt = map(int, key.split("/"))
-                ended.setdefault((step, attempt), event.seq)
+    """The history has no message of an attempt that had ended."""
+    ended: dict[str, int] = {}
+    for event, key, columns in view.changes("attempt"):
+        if columns.get("ended_at") is not None:
+            ended.setdefault(key, event.seq)
     for event, idx, n in _messages(view):
-        seq = None if n is None else ended.get((idx, n))
+        seq = ended.get(f"{idx}/{n}")
         if seq is not None and seq < event.seq:
             yield (
                 f"event {event.seq}",
@@ -201,50 +196,50 @@ def stale_changes_nothing(view: CheckedRun) -> Iterator[Finding]:
 
 @checks("I26")
 def heartbeats_extend(view: CheckedRun) -> Iterator[Finding]:
-    """A lease runs at most its length from its last heartbeat, and never past the step's timeout."""
+    """A lease expires at most one lease length after its last heartbeat, and never after the step's timeout."""
     for attempt in view.bundle.attempts:
         if attempt.expires_at < attempt.granted_at:
-            yield describe_attempt(attempt), f"expires at {attempt.expires_at}, before it was granted"
+            yield describe(attempt), f"expires at {attempt.expires_at}, before it was granted"
         if attempt.timeout_at is not None and attempt.expires_at > attempt.timeout_at:
             yield (
-                describe_attempt(attempt),
+                describe(attempt),
                 f"expires at {attempt.expires_at}, past its timeout {attempt.timeout_at}",
             )
         if attempt.beat_at < attempt.granted_at:
-            yield describe_attempt(attempt), f"was last heard of at {attempt.beat_at}, before it was granted"
+            yield describe(attempt), f"has its last heartbeat at {attempt.beat_at}, before it was granted"
         step = view.steps.get(attempt.idx)
         if step is not None:
             if attempt.expires_at > attempt.beat_at + step.lease_us:
                 yield (
-                    describe_attempt(attempt),
+                    describe(attempt),
                     f"expires at {attempt.expires_at}, more than its lease after its last heartbeat {attempt.beat_at}",
                 )
             timeout = None if step.timeout_us is None else attempt.granted_at + step.timeout_us
             if attempt.timeout_at != timeout:
-                yield describe_attempt(attempt), f"times out at {attempt.timeout_at}, not at {timeout}"
+                yield describe(attempt), f"times out at {attempt.timeout_at}, not at {timeout}"
 
 
 @checks("I27")
 def answers_are_kept(view: CheckedRun) -> Iterator[Finding]:
-    """The last message that was no heartbeat has its number, which later ones exceed, and its answer."""
+    """An attempt's last message, heartbeats aside, has a sequence number and an answer."""
     for attempt in view.bundle.attempts:
         if attempt.last_message:
             number = attempt.last_message.rpartition(" ")[2]
             if not number.isdecimal() or not 0 < int(number) <= attempt.seq:
                 yield (
-                    describe_attempt(attempt),
-                    f"said {attempt.last_message!r}; its last sequence number is {attempt.seq}",
+                    describe(attempt),
+                    f"sent {attempt.last_message!r}; its last sequence number is {attempt.seq}",
                 )
         if bool(attempt.last_message) != bool(attempt.answer):
             yield (
-                describe_attempt(attempt),
-                f"said {attempt.last_message!r} and was answered {attempt.answer!r}",
+                describe(attempt),
+                f"sent {attempt.last_message!r} and was answered {attempt.answer!r}",
             )
 
 
 @checks("I28")
 def leases_end_for_a_reason(view: CheckedRun) -> Iterator[Finding]:
-    """Completed by a Complete or a Fail, canceled by a CancelAck after a request, and the other way round."""
+    """A lease is completed exactly by a Complete or a Fail, and canceled exactly by a CancelAck."""
     for taken in view.taken:
         for machine, _, target, _ in taken.edges:
             if machine != "lease":
@@ -261,30 +256,30 @@ def leases_end_for_a_reason(view: CheckedRun) -> Iterator[Finding]:
                 )
     for attempt in view.bundle.attempts:
         if attempt.state in ("succeeded", "failed") and attempt.lease != "completed":
-            yield describe_attempt(attempt), f"{attempt.state}, but its lease is {attempt.lease}"
+            yield describe(attempt), f"{attempt.state}, but its lease is {attempt.lease}"
         elif attempt.lease == "completed" and attempt.state not in ("succeeded", "failed", "canceled"):
-            yield describe_attempt(attempt), f"its lease was completed, but it is {attempt.state}"
+            yield describe(attempt), f"its lease was completed, but it is {attempt.state}"
         elif attempt.lease == "canceled" and attempt.state != "canceled":
-            yield describe_attempt(attempt), f"its lease was canceled, but it is {attempt.state}"
+            yield describe(attempt), f"its lease was canceled, but it is {attempt.state}"
 
 
 @checks("I29")
 def expired_leases_are_swept(view: CheckedRun) -> Iterator[Finding]:
-    """Once the system has settled, no lease stays live long after its expiry."""
+    """In a system that has settled, no lease is live long after its expiry."""
     if not view.settled or view.now is None:
         return
     for attempt in view.bundle.attempts:
         if attempt.lease in LIVE_LEASE and attempt.expires_at + SWEEP_BOUND_US < view.now:
-            yield describe_attempt(attempt), f"expired at {attempt.expires_at} and is still {attempt.lease}"
+            yield describe(attempt), f"expired at {attempt.expires_at} and is still {attempt.lease}"
 
 
 @checks("I30")
 def leases_keep_their_tenant(view: CheckedRun) -> Iterator[Finding]:
-    """Tenant and workflow of a lease, by which caps count it, are its run's."""
+    """The tenant and workflow of a lease, by which caps count it, are those of its run."""
     run = view.run
     for attempt in view.bundle.attempts:
         if attempt.tenant != run.tenant or attempt.workflow != run.workflow:
             yield (
-                describe_attempt(attempt),
-                f"counts for {attempt.tenant}/{attempt.workflow}, its run is {run.tenant}/{run.workflow}'s",
+                describe(attempt),
+                f"counts for {attempt.tenant}/{attempt.workflow}, its run belongs to {run.tenant}/{run.workflow}",
             )

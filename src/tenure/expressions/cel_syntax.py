@@ -9,12 +9,15 @@ Laws:
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from string import hexdigits
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from tenure.limits import EXPRESSION_DEPTH_MAX
+
+T = TypeVar("T")
 
 
 class UnsupportedSyntax(ValueError):
@@ -286,30 +289,27 @@ class _Parser:
         if text == "[":
             return ListExpr(self._items("]"))
         if text == "{":
-            return MapExpr(self._entries())
+            return MapExpr(self._separated("}", self._entry))
         raise UnsupportedSyntax(
             f"{text!r} is not supported here" if text else "the expression ends where a value is expected"
         )
 
     def _items(self, end: str) -> tuple[Expr, ...]:
-        items: list[Expr] = []
+        return self._separated(end, self._choice)
+
+    def _entry(self) -> tuple[Expr, Expr]:
+        key = self._choice()
+        self._expect(":")
+        return key, self._choice()
+
+    def _separated(self, end: str, parse: Callable[[], T]) -> tuple[T, ...]:
+        items: list[T] = []
         while not self._takes(end):
-            items.append(self._choice())
+            items.append(parse())
             if not self._takes(","):
                 self._expect(end)
                 break
         return tuple(items)
-
-    def _entries(self) -> tuple[tuple[Expr, Expr], ...]:
-        entries: list[tuple[Expr, Expr]] = []
-        while not self._takes("}"):
-            key = self._choice()
-            self._expect(":")
-            entries.append((key, self._choice()))
-            if not self._takes(","):
-                self._expect("}")
-                break
-        return tuple(entries)
 
 
 def _text(written: str) -> LiteralExpr:
@@ -317,10 +317,9 @@ def _text(written: str) -> LiteralExpr:
     characters they stand for.
     """
     size = len(written.encode())
-    start = written.index(written[-1])
-    prefix = written[:start].lower()
-    body = written[start:]
-    quotes = 3 if body[:3] in ('"""', "'''") else 1
+    prefix, quote, _ = written.lower().partition(written[-1])
+    body = written[len(prefix) :]
+    quotes = 3 if body.startswith(3 * quote) else 1
     value = body[quotes:-quotes]
     if "b" in prefix:
         return LiteralExpr("bytes", size=size)

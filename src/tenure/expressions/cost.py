@@ -16,7 +16,7 @@ Laws:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -32,6 +32,7 @@ from tenure.expressions.cel_syntax import (
     MemberExpr,
     NameExpr,
     OperatorExpr,
+    child_expressions,
 )
 from tenure.limits import EXPRESSION_MEMORY_BYTES_MAX, EXPRESSION_WORK_MAX
 
@@ -90,8 +91,7 @@ class ValueBound(msgspec.Struct, frozen=True):
 
 
 EMPTY_BOUND = ValueBound()
-_TRUTH = EMPTY_BOUND
-_INTEGER = EMPTY_BOUND
+"""The bound on null, booleans and integers up to 2^53."""
 _DOUBLE = ValueBound(double=True)
 
 
@@ -113,12 +113,9 @@ def bound_value(value: Any) -> ValueBound:
             units=_TEXT, chars=len(value) * (1 if value.isascii() else 4), value=value, known=True
         )
     if isinstance(value, Mapping):
-        keys, values = [bound_value(key) for key in value], [bound_value(part) for part in value.values()]
-        units = _MAP + sum(part.units + _ENTRY for part in keys) + sum(part.units for part in values)
-        return _container(value, units, values, keys)
+        return _map_of([*map(bound_value, value)], [*map(bound_value, value.values())], value)
     if isinstance(value, list | tuple):
-        items = [bound_value(part) for part in value]
-        return _container(value, _LIST + sum(part.units for part in items), items, [])
+        return _list_of([*map(bound_value, value)], value)
     if isinstance(value, bool) or value is None:
         return EMPTY_BOUND
     if isinstance(value, int):
@@ -126,21 +123,30 @@ def bound_value(value: Any) -> ValueBound:
     return _DOUBLE
 
 
-def _container(value: Any, units: int, items: list[ValueBound], keys: list[ValueBound]) -> ValueBound:
+def _container(units: int, items: list[ValueBound], keys: Sequence[ValueBound], value: Any) -> ValueBound:
     return ValueBound(
         units=units,
-        chars=sum(part.chars for part in items) + sum(part.chars for part in keys),
+        chars=sum(part.chars for part in (*items, *keys)),
         count=len(items),
         item=_joined(items),
-        key=_joined(keys) if keys else None,
+        key=_joined(keys),
         value=value,
-        known=True,
-        whole=any(part.whole for part in items),
-        double=any(part.double for part in items),
+        known=value is not None,
+        whole=any(item.whole for item in items),
+        double=any(item.double for item in items),
     )
 
 
-def _joined(shapes: list[ValueBound]) -> ValueBound | None:
+def _list_of(items: list[ValueBound], value: Any = None) -> ValueBound:
+    return _container(_LIST + sum(item.units for item in items), items, (), value)
+
+
+def _map_of(keys: list[ValueBound], values: list[ValueBound], value: Any = None) -> ValueBound:
+    units = _MAP + sum(part.units + _ENTRY for part in keys) + sum(part.units for part in values)
+    return _container(units, values, keys, value)
+
+
+def _joined(shapes: Sequence[ValueBound]) -> ValueBound | None:
     """The smallest common bound."""
     if len(shapes) <= 1:
         return shapes[0] if shapes else None
@@ -227,24 +233,18 @@ class _Walk:
             case IndexExpr(of=of, by=by):
                 inner = self.shape(of, scope)
                 self.shape(by, scope)
-                written = isinstance(by, LiteralExpr) and by.value is not None
-                return self._copied(
-                    _part(inner, by.value if isinstance(by, LiteralExpr) and written else None)
-                )
+                return self._copied(_part(inner, by.value if isinstance(by, LiteralExpr) else None))
             case CallExpr():
                 return self._called(tree, scope)
             case ListExpr(items=items):
-                made = [self.shape(item, scope) for item in items]
-                return self._copied(_list_of(made))
+                return self._copied(_list_of([self.shape(item, scope) for item in items]))
             case MapExpr(entries=entries):
                 keys = [self.shape(key, scope) for key, _ in entries]
                 values = [self.shape(value, scope) for _, value in entries]
                 return self._copied(_map_of(keys, values))
             case ConditionalExpr(condition=condition, yes=yes, no=no):
                 self.shape(condition, scope)
-                found = _joined([self.shape(yes, scope), self.shape(no, scope)])
-                assert found is not None
-                return found
+                return _joined([self.shape(yes, scope), self.shape(no, scope)]) or EMPTY_BOUND
             case OperatorExpr(sign=sign, operands=operands):
                 return self._operated(sign, [self.shape(part, scope) for part in operands])
 
@@ -269,19 +269,18 @@ class _Walk:
                 raise CostExceeded(
                     "it compares an integer beyond 2^53 with a number that has a fraction or an exponent, which CEL would round"
                 )
-        return _TRUTH
+        return EMPTY_BOUND
 
     def _called(self, call: CallExpr, scope: ScopeBounds) -> ValueBound:
         if call.of is not None and call.name in COMPREHENSIONS:
             return self._comprehended(call, call.of, scope)
-        given = [self.shape(part, scope) for part in ((call.of,) if call.of is not None else ())]
-        given += [self.shape(part, scope) for part in call.arguments]
+        given = [self.shape(part, scope) for part in child_expressions(call)]
         size = sum(part.chars for part in given)
         self.spend(_CALL + sum(part.weight for part in given) + size // 4)
         match call.name:
             case "matches":
                 self._matched(call, given)
-                return _TRUTH
+                return EMPTY_BOUND
             case "string" | "bytes":
                 return ValueBound(units=_TEXT, chars=max(3 * size, _DOUBLE_CHARS))
             case "dyn":
@@ -295,9 +294,9 @@ class _Walk:
             case "type" | "timestamp" | "duration":
                 return ValueBound(units=_TEXT, chars=_TIME_CHARS)
             case "has" | "size" | "startsWith" | "endsWith" | "contains":
-                return _INTEGER
+                return EMPTY_BOUND
             case name if name.startswith("get"):
-                return _INTEGER
+                return EMPTY_BOUND
             case _:
                 raise CostExceeded(f"there is no function {call.name!r}")
 
@@ -331,9 +330,7 @@ class _Walk:
         after, self.work = self.work, before
         many = self._rounds(call, variable.name, scope, container.count, bound_by_size(2))
         self.work, self.memory = max(after, self.work), max(memory, self.memory)
-        found = _joined([few, many])
-        assert found is not None
-        return found
+        return _joined([few, many]) or EMPTY_BOUND
 
     def _rounds(
         self, call: CallExpr, variable: str, scope: ScopeBounds, count: int, item: ValueBound
@@ -344,7 +341,7 @@ class _Walk:
         each, self.work = self.work + item.weight + _ROUND, before
         self.spend(count * each)
         if call.name not in ("map", "filter"):
-            return _TRUTH
+            return EMPTY_BOUND
         result = made[-1] if call.name == "map" else item
         self.spend(count * (count + 1) // 2 * result.weight)
         listed = ValueBound(
@@ -405,29 +402,6 @@ def _sum(one: ValueBound, other: ValueBound) -> ValueBound:
     )
 
 
-def _list_of(items: list[ValueBound]) -> ValueBound:
-    return ValueBound(
-        units=_LIST + sum(item.units for item in items),
-        chars=sum(item.chars for item in items),
-        count=len(items),
-        item=_joined(items),
-        whole=any(item.whole for item in items),
-        double=any(item.double for item in items),
-    )
-
-
-def _map_of(keys: list[ValueBound], values: list[ValueBound]) -> ValueBound:
-    return ValueBound(
-        units=_MAP + sum(part.units + _ENTRY for part in keys) + sum(part.units for part in values),
-        chars=sum(part.chars for part in (*keys, *values)),
-        count=len(keys),
-        item=_joined(values),
-        key=_joined(keys),
-        whole=any(part.whole for part in values),
-        double=any(part.double for part in values),
-    )
-
-
 # --------------------------------------------------------------------------------------------------- patterns
 
 _PIECE = re.compile(r"\\[pP]\{[^}]*\}|\\x\{[^}]*\}|\\.|\[\^?\]?|\{[0-9, ]*\}|.", re.DOTALL)
@@ -460,8 +434,7 @@ def bound_pattern_cost(pattern: str) -> tuple[int, int]:
         elif piece == "(":
             stack.append([])
         elif piece == ")" and len(stack) > 1:
-            inner = stack.pop()
-            stack[-1].append(_added(inner))
+            stack[-2].append(_added(stack.pop()))
         elif piece in ("*", "+", "?"):
             if sequence:
                 sequence[-1] = (sequence[-1][0] * 2 + 2, sequence[-1][1] + 2)

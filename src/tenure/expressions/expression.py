@@ -276,15 +276,12 @@ def _wants(refers: tuple[ExpressionReference, ...]) -> dict[str, Any]:
 
 def _has_long_integer(value: Any) -> bool:
     """Whether a value contains an integer beyond 2^53; ValueError if CEL cannot represent it."""
-    found = False
-    for part in _all(value):
-        if isinstance(part, int) and not -EXACT_MAX <= part <= EXACT_MAX:
-            if not _INTEGER_MIN <= part <= _INTEGER_MAX:
-                raise ValueError(
-                    "it uses an integer that does not fit into 64 bits; pass it as a string, or use a plain path"
-                )
-            found = True
-    return found
+    long = [part for part in _all(value) if isinstance(part, int) and not -EXACT_MAX <= part <= EXACT_MAX]
+    if any(not _INTEGER_MIN <= part <= _INTEGER_MAX for part in long):
+        raise ValueError(
+            "it uses an integer that does not fit into 64 bits; pass it as a string, or use a plain path"
+        )
+    return bool(long)
 
 
 class MalformedExpression(ValueError):
@@ -365,8 +362,7 @@ def _parse_cel(source: str, roots: tuple[str, ...]) -> Expression:
             raise MalformedExpression(f"there is no function {function!r}{guess}")
     refers = tuple(dict.fromkeys(_references(tokens, roots)))
     used = tuple(dict.fromkeys(r.root for r in refers))
-    missed = {name for name in names if name in roots} - set(used)
-    if missed:
+    if missed := {name for name in names if name in roots} - set(used):
         raise MalformedExpression(f"{min(missed)!r} is used in a way that is not supported")
     try:
         bound_cost(tree, dict.fromkeys(used, EMPTY_BOUND))
@@ -438,15 +434,12 @@ def _look_up(path: ExpressionReference, scope: Mapping[str, Any]) -> Any:
                 raise expression_error(str(path), f"{walked} is {_kind(here)}, not a list")
             if part >= len(here):
                 raise expression_error(str(path), f"{walked} has {len(here)} items")
-            here = here[part]
-            walked += f"[{part}]"
-        else:
-            if not isinstance(here, Mapping):
-                raise expression_error(str(path), f"{walked} is {_kind(here)} and has no {part!r}")
-            if part not in here:
-                raise expression_error(str(path), f"{walked} has no {part!r}")
-            here = here[part]
-            walked += f".{part}"
+        elif not isinstance(here, Mapping):
+            raise expression_error(str(path), f"{walked} is {_kind(here)} and has no {part!r}")
+        elif part not in here:
+            raise expression_error(str(path), f"{walked} has no {part!r}")
+        here = here[part]
+        walked += f"[{part}]" if isinstance(part, int) else f".{part}"
     return here
 
 

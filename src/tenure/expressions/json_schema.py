@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -33,8 +34,8 @@ JSON_TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda v: isinstance(v, Mapping) and all(isinstance(key, str) for key in v),
     "null": lambda v: v is None,
 }
-_SAID = frozenset({"type", "description", "title", "examples", "default", "enum", "secret"})
-_OF: dict[str, frozenset[str]] = {
+_COMMON_KEYWORDS = frozenset({"type", "description", "title", "examples", "default", "enum", "secret"})
+_KEYWORDS: dict[str, frozenset[str]] = {
     "string": frozenset({"pattern", "minLength", "maxLength"}),
     "integer": frozenset({"minimum", "maximum"}),
     "number": frozenset({"minimum", "maximum"}),
@@ -65,20 +66,17 @@ def check_schema(schema: Any, at: str, depth: int = 0) -> None:
     if not isinstance(schema, Mapping) or depth > DEPTH_MAX:
         raise ValueError(f"{at} is not a schema")
     kinds = allowed_types(schema)
-    unknown = [kind for kind in kinds if kind not in JSON_TYPES]
-    if unknown:
+    if unknown := [kind for kind in kinds if kind not in JSON_TYPES]:
         raise ValueError(f"{at}.type: unknown type {unknown[0]!r}; the types are {', '.join(JSON_TYPES)}")
-    known = _SAID.union(*(_OF[kind] for kind in kinds))
+    known = _COMMON_KEYWORDS.union(*(_KEYWORDS[kind] for kind in kinds))
     for key in schema:
         if key not in known:
-            guess = did_you_mean(key, sorted(known))
-            raise ValueError(f"{at}: unknown keyword {key!r}{guess}")
+            raise ValueError(f"{at}: unknown keyword {key!r}{did_you_mean(key, sorted(known))}")
     if "pattern" in schema:
         re.compile(schema["pattern"])
     for name, below in schema.get("properties", {}).items():
         check_schema(below, f"{at}.properties.{name}", depth + 1)
-    missing = set(schema.get("required", ())) - set(schema.get("properties", {}))
-    if missing:
+    if missing := set(schema.get("required", ())) - set(schema.get("properties", {})):
         raise ValueError(f"{at}.required: {min(missing)!r} is not among the properties")
     if isinstance(schema.get("additionalProperties"), Mapping):
         check_schema(schema["additionalProperties"], f"{at}.additionalProperties", depth + 1)
@@ -104,17 +102,19 @@ def find_problems(
         return
     choices = schema.get("enum")
     if choices is not None and not any(is_same_json(value, choice) for choice in choices):
-        said = ", ".join(display_json(choice) for choice in choices)
-        yield Detail(at, f"must be one of {said}, not {_shown(schema, value)}")
+        listed = ", ".join(map(display_json, choices))
+        yield Detail(at, f"must be one of {listed}, not {_shown(schema, value)}")
     if isinstance(value, str):
-        yield from _text_problems(schema, value, at)
+        yield from _size_problems(value, schema.get("minLength"), schema.get("maxLength"), "characters", at)
+        if "pattern" in schema and not _pattern(schema["pattern"]).fullmatch(value):
+            yield Detail(at, f"must match {schema['pattern']}")
     elif isinstance(value, int | float) and not isinstance(value, bool):
         if value < schema.get("minimum", value):
             yield Detail(at, f"must be at least {schema['minimum']:g}, not {display_json(value)}")
         if value > schema.get("maximum", value):
             yield Detail(at, f"must be at most {schema['maximum']:g}, not {display_json(value)}")
     elif isinstance(value, list | tuple):
-        yield from _size(value, schema.get("minItems"), schema.get("maxItems"), "items", at)
+        yield from _size_problems(value, schema.get("minItems"), schema.get("maxItems"), "items", at)
         items = schema.get("items", {})
         for i, item in enumerate(() if items is None else value):
             yield from find_problems(items, item, f"{at}[{i}]", depth + 1, guesses)
@@ -122,16 +122,10 @@ def find_problems(
         yield from _object_problems(schema, value, at, depth, guesses)
 
 
-def _text_problems(schema: Mapping[str, Any], value: str, at: str) -> Iterator[Detail]:
-    yield from _size(value, schema.get("minLength"), schema.get("maxLength"), "characters", at)
-    if "pattern" in schema and not _pattern(schema["pattern"]).fullmatch(value):
-        yield Detail(at, f"must match {schema['pattern']}")
-
-
 def _object_problems(
     schema: Mapping[str, Any], value: Mapping[str, Any], at: str, depth: int, guesses: Suggestions
 ) -> Iterator[Detail]:
-    yield from _size(value, schema.get("minProperties"), schema.get("maxProperties"), "keys", at)
+    yield from _size_problems(value, schema.get("minProperties"), schema.get("maxProperties"), "keys", at)
     declared: Mapping[str, Any] = schema.get("properties", {})
     others = schema.get("additionalProperties", "properties" not in schema)
     for key, below in value.items():
@@ -148,7 +142,7 @@ def _object_problems(
             yield Detail(f"{at}.{key}", "must be given")
 
 
-def _size(value: Any, least: int | None, most: int | None, unit: str, at: str) -> Iterator[Detail]:
+def _size_problems(value: Any, least: int | None, most: int | None, unit: str, at: str) -> Iterator[Detail]:
     if least is not None and len(value) < least:
         yield Detail(at, f"must have at least {least} {unit}, not {len(value)}")
     if most is not None and len(value) > most:
@@ -186,17 +180,12 @@ def check_value(schema: Mapping[str, Any], value: Any, at: str) -> None:
         if not is_reference(text)
     ]
     if given:
-        raise TenureError("SECRET_NOT_A_REFERENCE", _told(given), tuple(given))
-    found: list[Detail] = []
-    for problem in find_problems(schema, value, at):
-        found.append(problem)
-        if len(found) >= PROBLEMS_MAX:
-            break
-    if found:
-        raise TenureError("INVALID_INPUT", _told(found), tuple(found))
+        raise TenureError("SECRET_NOT_A_REFERENCE", _join_problems(given), tuple(given))
+    if found := [*islice(find_problems(schema, value, at), PROBLEMS_MAX)]:
+        raise TenureError("INVALID_INPUT", _join_problems(found), tuple(found))
 
 
-def _told(found: list[Detail]) -> str:
+def _join_problems(found: list[Detail]) -> str:
     return "; ".join(f"{problem.path} {problem.problem}" for problem in found)
 
 

@@ -348,24 +348,20 @@ class Variants(SchemaType, frozen=True, kw_only=True):
         if node.kind != "map":
             return _wrong(node, path, problems, f"must be a map: {self.what}")
         kinds = [key for key in node.entries if key in self.kinds]
-        if len(kinds) != 1:
-            every = ", ".join(self.kinds)
-            said = (
-                f"has {' and '.join(kinds)}; it needs exactly one of {every}"
-                if kinds
-                else f"needs one of {every}"
-            )
-            names = self._names()
-            unknown = () if kinds else (key for key in node.entries if key not in names)
+        every = ", ".join(self.kinds)
+        if len(kinds) > 1:
+            text = f"{self.what} has {' and '.join(kinds)}; it needs exactly one of {every}"
+            problems.add(path, text, node.mark)
+            return MISSING
+        if not kinds:
+            names = {field.name for fields in (self.common, *self.kinds.values()) for field in fields}
+            unknown = (key for key in node.entries if key not in names)
             guess = next(filter(None, (problems.close_to(key, self.kinds) for key in unknown)), "")
-            problems.add(path, f"{self.what} {said}{guess}", node.mark)
+            problems.add(path, f"{self.what} needs one of {every}{guess}", node.mark)
             return MISSING
         fields = (*self.common, *self.kinds[kinds[0]])
         made = read_fields(f"{self.what} with {kinds[0]!r}", fields, node, path, problems)
         return VariantValue(kinds[0], path, made)
-
-    def _names(self) -> set[str]:
-        return {field.name for fields in (self.common, *self.kinds.values()) for field in fields}
 
     def schema(self) -> dict[str, Any]:
         return {"oneOf": [fields_schema((*self.common, *fields)) for fields in self.kinds.values()]}

@@ -63,16 +63,13 @@ class FileProblem(msgspec.Struct, frozen=True, order=True):
     path: str
     text: str
 
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
 
 def format_path(path: Path) -> str:
     """A path as people write it: `steps[2].retry.max`."""
-    whole = ""
-    for part in path:
-        if isinstance(part, int):
-            whole += f"[{part}]"
-        else:
-            whole += part if not whole else f".{part}"
-    return whole
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 class FileProblems:
@@ -110,18 +107,13 @@ class FileProblems:
 
     def error(self) -> TenureError:
         """All problems, in the order of lines."""
-        inorder = sorted(self.found)
-        lines = [
-            f"{self.source}:{p.line}:{p.column}: {p.path + ': ' if p.path else ''}{p.text}" for p in inorder
-        ]
-        shown = lines[:PROBLEMS_MAX]
-        if len(lines) > len(shown):
-            shown.append(f"{self.source}: and {len(lines) - len(shown)} more")
         details = tuple(
-            Detail(f"{self.source}:{p.line}:{p.column}", f"{p.path + ': ' if p.path else ''}{p.text}")
-            for p in inorder[:PROBLEMS_MAX]
+            Detail(f"{self.source}:{p.line}:{p.column}", str(p)) for p in sorted(self.found)[:PROBLEMS_MAX]
         )
-        return TenureError(self.code, "\n".join(shown), details, problems=len(lines))
+        lines = [f"{detail.path}: {detail.problem}" for detail in details]
+        if len(self.found) > len(lines):
+            lines.append(f"{self.source}: and {len(self.found) - len(lines)} more")
+        return TenureError(self.code, "\n".join(lines), details, problems=len(self.found))
 
 
 def read_yaml(text: str, problems: FileProblems) -> YamlNode:

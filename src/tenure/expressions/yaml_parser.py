@@ -72,7 +72,8 @@ class _Builder:
                         mark,
                     )
             elif isinstance(event, yaml.SequenceEndEvent | yaml.MappingEndEvent):
-                self._close()
+                self.stack.pop()
+                self.keys.pop()
             elif isinstance(event, yaml.NodeEvent):
                 self._open(event, mark)
         return self.root
@@ -105,10 +106,6 @@ class _Builder:
         self._take(node, mark, path)
         self.stack.append((node, path))
         self.keys.append(None)
-
-    def _close(self) -> None:
-        self.stack.pop()
-        self.keys.pop()
 
     def _path(self) -> Path:
         if not self.stack:

@@ -1,9 +1,8 @@
-"""Everybody outside: clients who ask for runs and change their minds, people who decide, the world's events."""
+"""Simulated clients, who create and change runs, and people, who decide approvals."""
 
 from __future__ import annotations
 
 import asyncio
-from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -45,7 +44,7 @@ REPORTER = Context("system:reporter", "system", "report")
 
 
 class Actor:
-    """Asks until there is an answer, and takes a refusal for one."""
+    """Sends commands, and takes errors as answers."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -53,16 +52,16 @@ class Actor:
         self.user = Context("user:client", "user", name)
 
     async def ask(self, command: Command, verb: str = "send") -> Any:
-        """The answer; None when it was refused or never came."""
+        """The answer to a command; None if it was refused or never answered."""
         if isinstance(command, DecideApproval):
             self.world.oracle.voted(command)
         try:
-            return await self.world.network.insist(verb, command)
+            return await self.world.network.call_until_answered(verb, command)
         except (NoAnswer, TenureError):
             return None
 
     async def settle(self, run_id: int) -> None:
-        """Say how the unknown acts of a run ended, as the service has it; not before every call of them is over."""
+        """Settle some of a run's unknown acts from the service's log. An act that may still be called is left alone."""
         world, rng = self.world, self.rng
         for receipt in world.inspect("receipts_of", run_id):
             if receipt.state != "unknown" or not world.service.is_quiet(receipt) or rng.random() < 0.3:
@@ -81,41 +80,41 @@ class Actor:
 
 
 class SimulatedClients(Actor):
-    """They create runs over the time of chaos, and meddle with them."""
+    """They create runs while there are faults, and change them in many ways."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "clients")
-        self._busy = 1  # itself
+        self._active = 1  # `live` itself
         self._done = asyncio.Event()
         self._events = 0
 
     async def live(self) -> None:
-        """Until the chaos is over."""
+        """Create runs until the faults stop."""
         world, rng = self.world, self.rng
         count = world.workload.runs_max
         mean = world.workload.seconds / (count * 1.5)
         made = 0
         while world.chaos and made < count:
             made += 1
-            world.spawn(f"c{made}", self._one(world.workload.run(world.loop.time())))
+            world.spawn(f"c{made}", self._run_client(world.workload.run(world.loop.time())))
             await asyncio.sleep(2 * mean * rng.random())
-        self._less_busy()
+        self._end_one()
 
     async def done(self) -> None:
-        """Until nobody is at it any more."""
+        """Wait until every client is done."""
         await self._done.wait()
 
-    def _less_busy(self) -> None:
-        self._busy -= 1
-        if not self._busy:
+    def _end_one(self) -> None:
+        self._active -= 1
+        if not self._active:
             self._done.set()
 
-    async def _one(self, command: CreateRun) -> None:
-        self._busy += 1
+    async def _run_client(self, command: CreateRun) -> None:
+        self._active += 1
         try:
             await self._create(command)
         finally:
-            self._less_busy()
+            self._end_one()
 
     async def _create(self, command: CreateRun) -> None:
         rng, world = self.rng, self.world
@@ -127,12 +126,11 @@ class SimulatedClients(Actor):
             rng.choice(list(world.workers.values())).adopt(created.lease)
         if command.plan is None:
             await self._plan(run_id, command)
-        deeds = rng.choice((0, 1, 1, 2, 3, 5))
-        for _ in range(deeds):
+        for _ in range(rng.choice((0, 1, 1, 2, 3, 5))):
             await asyncio.sleep(rng.choice((0.3, 3.0, 30.0)) * rng.random())
             if not world.chaos:
                 return
-            await self._meddle(run_id, command)
+            await self._change(run_id, command)
 
     async def _plan(self, run_id: int, command: CreateRun) -> None:
         rng = self.rng
@@ -143,46 +141,45 @@ class SimulatedClients(Actor):
             plan = self.world.workload.plan(rng, command.profile)
             await self.ask(AcceptPlan(context=self.user, run_id=run_id, plan=plan))
 
-    async def _meddle(self, run_id: int, command: CreateRun) -> None:
+    async def _change(self, run_id: int, command: CreateRun) -> None:
         rng, world = self.rng, self.world
-        deed = rng.choice(
+        change = rng.choice(
             ("cancel", "cancel", "cancel_step", "pause", "revoke", "event", "event", "event", "end_wait", "add", "again",
              "resume", "metadata", "report", "revise")
         )  # fmt: skip
         about: dict[str, Any] = {"context": self.user, "run_id": run_id}
         if rng.random() < 0.05:
             about["tenant"] = STRANGER
-        if deed == "cancel":
+        if change == "cancel":
             await self.ask(RequestCancel(**about, reason="RUN_CANCELED"))
-        elif deed == "cancel_step":
-            name = rng.choice(("main", "s0", "s1", "s2"))
-            await self.ask(CancelStep(**about, name=name))
-        elif deed == "pause":
+        elif change == "cancel_step":
+            await self.ask(CancelStep(**about, name=rng.choice(("main", "s0", "s1", "s2"))))
+        elif change == "pause":
             await self.ask(Pause(**about))
             await asyncio.sleep(30.0 * rng.random())
             if rng.random() < 0.8:
                 await self.ask(Unpause(**about))
-        elif deed == "revoke":
+        elif change == "revoke":
             for attempt in world.inspect("attempts_of", run_id):
                 if attempt.ended_at is None:
                     await self.ask(RevokeLease(**about, idx=attempt.idx, n=attempt.n))
-        elif deed == "event":
+        elif change == "event":
             await self._deliver(run_id)
-        elif deed == "end_wait":
+        elif change == "end_wait":
             await self.ask(EndWait(**about))
-        elif deed == "add":
+        elif change == "add":
             self._events += 1
             await self.ask(AddSteps(**about, plan=(StepSpec(name=f"more{self._events}"),)))
-        elif deed in ("again", "resume"):
-            await self._again(deed, run_id, command)
-        elif deed == "metadata":
+        elif change in ("again", "resume"):
+            await self._again(change, run_id, command)
+        elif change == "metadata":
             await self.ask(UpdateMetadata(**about, labels='{"seen":"yes"}'))
-        elif deed == "report":
+        elif change == "report":
             await self.ask(MarkReported(**about | {"context": REPORTER}))
             await self.ask(SealRun(**about))
             if rng.random() < 0.5:
                 await self.ask(DeleteRun(**about))
-        elif deed == "revise":
+        elif change == "revise":
             for approval in world.inspect("approvals_of", run_id):
                 if approval.status == "requested":
                     await self.ask(ReviseApproval(**about, no=approval.no, digest=DIGEST))
@@ -203,47 +200,51 @@ class SimulatedClients(Actor):
             await asyncio.sleep(10 * rng.random())
             await self.ask(event)
 
-    async def _again(self, deed: str, run_id: int, command: CreateRun) -> None:
-        """Make a run that is linked to one that has ended."""
+    async def _again(self, change: str, run_id: int, command: CreateRun) -> None:
+        """Rerun or resume a run that has ended."""
         world = self.world
         runs: list[RunRow] = world.inspect("get_run", run_id)
         if not runs or runs[0].status not in CLOSED_RUN or command.plan is None:
             return
         links: dict[str, Any] = {"rerun_of": run_id, "attempt_no": 2}
-        if deed == "resume":
+        if change == "resume":
             reuse = tuple(
                 ReusedCheckpoint(row.name, row.arguments, b"{}", row.idempotent, row.meta)
                 for row in world.inspect("checkpoints_of", run_id)
                 if row.state == "done" and row.resumable and row.idx == 0
             )
             links = {"resumed_from": run_id, "resume_count": 1, "reuse": reuse}
-        key = f"{deed}-{run_id}"
         again = msgspec.structs.replace(
-            command, run_id=world.workload.new_id(world.loop.time()), idempotency_key=key, eager=None, **links
+            command,
+            run_id=world.workload.new_id(world.loop.time()),
+            idempotency_key=f"{change}-{run_id}",
+            eager=None,
+            **links,
         )
         await self.ask(again, "create")
 
 
 class SimulatedPeople(Actor):
-    """They decide what is asked of them: some twice, some for an older question, some about their own."""
+    """They decide approvals: some twice, some of another revision, some of their own."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "people")
 
     async def live(self) -> None:
-        """Until the chaos is over."""
+        """Decide approvals until the faults stop."""
         rng, world = self.rng, self.world
         while world.chaos:
             await asyncio.sleep(12.0 * rng.random())
             for tenant in world.workload.tenants:
                 for approval in world.inspect("approvals_open", tenant, 5):
                     if rng.random() < 0.5:
-                        await self._decide(approval, rng)
+                        await self._decide(approval)
             if world.workload.acts:
                 for run_id in world.checks.run_ids:
                     await self.settle(run_id)
 
-    async def _decide(self, approval: ApprovalRow, rng: Random) -> None:
+    async def _decide(self, approval: ApprovalRow) -> None:
+        rng = self.rng
         person = rng.choice(PEOPLE)
         vote = build_decision(approval, person, approve=rng.random() < 0.85)
         if rng.random() < 0.05:
@@ -256,7 +257,7 @@ class SimulatedPeople(Actor):
 def build_decision(
     approval: ApprovalRow, person: str, *, approve: bool, revision: int | None = None
 ) -> DecideApproval:
-    """A person's answer to what is asked now."""
+    """A person's decision of an approval, by default of its current revision."""
     return DecideApproval(
         context=Context(person, "approval", f"card-{approval.no}"),
         run_id=approval.run_id,
@@ -269,28 +270,26 @@ def build_decision(
 
 
 class Finisher(Actor):
-    """Afterwards: answers every question, delivers every event, lets everything go on."""
+    """Answers every question and delivers every event once the faults have stopped, so that all runs can end."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "finisher")
         self._events = 0
 
     async def live(self) -> None:
-        """Until every run has ended."""
         pause = 60.0
         while True:
             for run in self.world.checks.open_runs():
-                await self._help(run)
+                await self._unblock(run)
             await asyncio.sleep(pause)
             pause *= 1.5
 
-    async def _help(self, run: RunRow) -> None:
+    async def _unblock(self, run: RunRow) -> None:
         about: dict[str, Any] = {"context": self.user, "run_id": run.id}
         if run.paused or run.parked is not None:
             await self.ask(Unpause(**about))
         if not run.planned:
-            plan = self.world.workload.plan(self.rng, run.profile)
-            await self.ask(AcceptPlan(**about, plan=plan))
+            await self.ask(AcceptPlan(**about, plan=self.world.workload.plan(self.rng, run.profile)))
         for approval in self.world.inspect("approvals_of", run.id):
             for person in PEOPLE:
                 if approval.status == "requested" and person != approval.requester:

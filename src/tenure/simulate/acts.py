@@ -1,10 +1,10 @@
-"""How a simulated worker acts: as the governor does, in the same order, and not to be relied on either.
+"""The acts of simulated workers. They follow the governor's steps, unreliably.
 
 Laws:
-1. Policy, approval, intent, call, settling; whoever comes next goes on where the receipts say it stands.
-2. A call is not made after its deadline on the worker's own clock, which began before the intent was asked for.
-3. What was intended by somebody else is looked up where that can be done, repeated where that is safe, and left to people
-   otherwise.
+1. The order is policy, approval, intention, call, outcome. The next attempt continues from the receipts.
+2. A call is not made after its deadline by the worker's own clock, which starts before the intention is sent.
+3. The outcome of an earlier attempt's call is looked up if possible. Otherwise the call is repeated if that is safe,
+   or left to people.
 """
 
 from __future__ import annotations
@@ -38,20 +38,21 @@ ROUNDS_MAX = 6
 SETTLE_SECONDS = 2000.0
 
 
+class CancelRequested(Exception):
+    """The worker must stop."""
+
+
 class StepEnded(Exception):
-    """The step has ended, or somebody else has its lease."""
+    """The step has ended, or another worker has its lease."""
 
 
 class SimulatedAct:
-    """One act in a worker's hands; see the laws above."""
-
     def __init__(self, job: Job, op: Op) -> None:
         self._job = job
         self._world = job.world
         self._op = op
         lease = job.lease
         name = f"shared-{op.repeats}" if op.shared else f"{lease.run_id}:{op.name}"
-        fields = {"op": op.name}
         digest = action_digest(
             tenant=lease.tenant,
             run=str(lease.run_id),
@@ -60,7 +61,7 @@ class SimulatedAct:
             connector="sim",
             operation=op.repeats,
             target={},
-            fields=fields,
+            fields={"op": op.name},
             key=name,
             tier="low",
         )
@@ -75,18 +76,18 @@ class SimulatedAct:
         )
 
     async def do(self) -> int | None:
-        """Do it; the wait to suspend on, where there is one."""
+        """Carry out the act. The result is the wait to suspend on, if there is one."""
         for _ in range(ROUNDS_MAX):
             newest = await self._newest()
-            if newest is not None and newest.state in ("succeeded", "reused"):
-                return None
-            if newest is not None and newest.state in ("intent", "unknown"):
-                wait = await self._settle(newest)
-                if wait is not None:
-                    return wait
-                continue
-            if newest is not None and newest.state == "failed" and newest.eligible_at is None:
-                return None
+            if newest is not None:
+                if newest.state in ("succeeded", "reused"):
+                    return None
+                if newest.state in ("intent", "unknown"):
+                    if (wait := await self._settle(newest)) is not None:
+                        return wait
+                    continue
+                if newest.state == "failed" and newest.eligible_at is None:
+                    return None
             reply, began = await self._intend()
             if reply.state == "wait":
                 return reply.no
@@ -98,20 +99,25 @@ class SimulatedAct:
                 return None
         return None
 
-    async def _newest(self) -> ReceiptRow | None:
-        rows: list[ReceiptRow] = await self._world.network.insist(
+    async def _receipts(self) -> list[ReceiptRow]:
+        rows: list[ReceiptRow] = await self._world.network.call_until_answered(
             "read", ("receipts_of", self._job.lease.run_id)
         )
-        mine = [row for row in rows if row.idx == self._job.lease.idx and row.label == self._op.name]
+        return rows
+
+    async def _newest(self) -> ReceiptRow | None:
+        lease = self._job.lease
+        mine = [row for row in await self._receipts() if row.idx == lease.idx and row.label == self._op.name]
         return mine[-1] if mine else None
 
     async def _say(self, kind: type[ActCommand], **fields: Any) -> ActReply:
         job = self._job
-        lease = job.lease
         await job.maybe_pause()
-        message = kind(context=job.context, run_id=lease.run_id, idx=lease.idx, n=lease.n, **fields)
+        message = kind(
+            context=job.context, run_id=job.lease.run_id, idx=job.lease.idx, n=job.lease.n, **fields
+        )
         try:
-            reply: ActReply = await self._world.network.insist("send", message)
+            reply: ActReply = await self._world.network.call_until_answered("send", message)
         except TenureError as refused:
             if refused.code in ("LEASE_TOO_SHORT", "RECEIPT_SETTLED", "RUN_INVALID_TRANSITION"):
                 await asyncio.sleep(1.0)
@@ -119,13 +125,13 @@ class SimulatedAct:
             raise StepEnded(refused.code) from refused
         if reply.state == "cancel":
             job.stop = True
-            job.look_up()
+            raise CancelRequested
         if reply.state == "refused":
             raise StepEnded(reply.error or "")
         return reply
 
     async def _intend(self) -> tuple[ActReply, float]:
-        """Ask the policy, people where it says so, and intend the call."""
+        """Ask the policy, then people if it requires them, and record the intention. The second value is when the call's time began."""
         rows = self._world.inspect("load_governance", rows=[(self._job.lease.tenant,)])
         asks = self._op.people > 1
         ruling = Ruling(
@@ -154,10 +160,10 @@ class SimulatedAct:
         return intended, began
 
     async def _call(self, intended: ActReply, began: float) -> None:
-        """Make the call of a receipt, and say what became of it."""
+        """Make the call of a receipt, and report its outcome."""
         job, rng = self._job, self._job.rng
         assert intended.no is not None
-        self._world.service.awaits(job.lease.run_id, intended.no, began + CALL_SECONDS)
+        self._world.service.expect_call(job.lease.run_id, intended.no, began + CALL_SECONDS)
         await job.maybe_pause()
         await asyncio.sleep(rng.choice((0.01, 1.0, 6.0)) * rng.random())
         if self._world.loop.time() > began + CALL_SECONDS:
@@ -165,7 +171,7 @@ class SimulatedAct:
                 SettleAct, no=intended.no, state="failed", error="ACTION_LATE", retry_after_seconds=0.0
             )
             return
-        receipt = await self._receipt(intended.no)
+        receipt = next((row for row in await self._receipts() if row.no == intended.no), None)
         if receipt is None or self._world.loop.time() > began + CALL_SECONDS:
             return
         answer = self._world.service.call(receipt)
@@ -180,22 +186,15 @@ class SimulatedAct:
         elif receipt.repeats not in SAFE_TO_REPEAT:
             await self._say(SettleAct, no=intended.no, state="unknown", settle_within_seconds=SETTLE_SECONDS)
 
-    async def _receipt(self, no: int) -> ReceiptRow | None:
-        rows: list[ReceiptRow] = await self._world.network.insist(
-            "read", ("receipts_of", self._job.lease.run_id)
-        )
-        return next((row for row in rows if row.no == no), None)
-
     async def _settle(self, newest: ReceiptRow) -> int | None:
-        """Law 3."""
+        """Settle an earlier call (law 3). The result is the wait to suspend on, if there is one."""
         if newest.repeats != "none" and self._world.service.has(newest.tenant, newest.name):
             await self._say(SettleAct, no=newest.no, state="succeeded", result=b"{}")
             return None
-        told = newest.state == "intent" and newest.settled_by is not None
-        brazen = (
-            self._world.chaos and self._job.rng.random() < 0.3
-        )  # it may ask; that it may not is the kernel's business
-        if newest.repeats in SAFE_TO_REPEAT or told or brazen:
+        allowed = newest.state == "intent" and newest.settled_by is not None
+        # Some workers ask to repeat any call; the kernel must refuse.
+        disobedient = self._world.chaos and self._job.rng.random() < 0.3
+        if newest.repeats in SAFE_TO_REPEAT or allowed or disobedient:
             began = self._world.loop.time()
             reply = await self._say(RepeatAct, no=newest.no, call_seconds=CALL_SECONDS)
             if reply.state == "call":

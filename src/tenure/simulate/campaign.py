@@ -1,6 +1,6 @@
-"""Many seeds on all cores.
+"""Runs many seeds on all cores.
 
-Law: a seed's outcome depends on nothing but the seed: not on its neighbours, not on the core it ran on.
+Law: the result of a seed depends only on the seed, not on other seeds or on the process that ran it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ import msgspec
 
 from tenure.simulate.world import SeedReport, World
 
-SEEDS_PER_PIECE = 5
-"""Enough to make sending them worth while, few enough for a lively progress bar."""
+SEEDS_PER_TASK = 5
+"""Many enough to be worth the transfer between processes, few enough for a smooth progress bar."""
 
 
 class SeedTally(msgspec.Struct):
-    """What many seeds came to."""
+    """The results of many seeds, added up."""
 
     seeds: int = 0
     runs: int = 0
     commands: int = 0
     commits: int = 0
     seconds: float = 0.0
-    """Virtual ones."""
+    """Virtual seconds."""
     failed: list[SeedReport] = []
 
     def add(self, report: SeedReport) -> None:
-        """Count one more seed."""
         self.seeds += 1
         self.runs += report.runs
         self.commands += report.commands
@@ -48,7 +47,7 @@ def reproduction_command(seed: int) -> str:
 def run_seeds(
     seeds: Iterable[int], *, jobs: int = 1, seen: Callable[[SeedReport], None] = lambda _: None
 ) -> SeedTally:
-    """Run every seed and count; `seen` is told of each as it comes in, in whatever order."""
+    """Run every seed. `seen` is called with each report as it arrives, in any order."""
     tally = SeedTally()
     with closing(_reports(list(seeds), jobs)) as reports:
         for report in reports:
@@ -59,20 +58,17 @@ def run_seeds(
 
 
 def _reports(seeds: list[int], jobs: int) -> Generator[SeedReport, None, None]:
-    if jobs <= 1 or len(seeds) <= SEEDS_PER_PIECE:
-        yield from map(_one, seeds)
+    if jobs <= 1 or len(seeds) <= SEEDS_PER_TASK:
+        for seed in seeds:
+            yield World(seed).run()
         return
-    pieces = [seeds[at : at + SEEDS_PER_PIECE] for at in range(0, len(seeds), SEEDS_PER_PIECE)]
-    # Fresh interpreters: a forked one would inherit the threads and loops of whoever asked.
+    tasks = [seeds[at : at + SEEDS_PER_TASK] for at in range(0, len(seeds), SEEDS_PER_TASK)]
+    # Fresh interpreters: a fork would inherit the threads and loops of this process.
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(pieces)), mp_context=fresh) as pool:
-        for done in as_completed([pool.submit(_several, piece) for piece in pieces]):
+    with ProcessPoolExecutor(min(jobs, len(tasks)), mp_context=fresh) as pool:
+        for done in as_completed([pool.submit(_run_task, task) for task in tasks]):
             yield from done.result()
 
 
-def _several(seeds: list[int]) -> list[SeedReport]:
-    return [_one(seed) for seed in seeds]
-
-
-def _one(seed: int) -> SeedReport:
-    return World(seed).run()
+def _run_task(seeds: list[int]) -> list[SeedReport]:
+    return [World(seed).run() for seed in seeds]

@@ -1,7 +1,7 @@
-"""What can go wrong, and how often: every seed has its own mixture.
+"""The faults of a world, and how often they occur: every seed draws its own mixture.
 
-Law: a seed turns each fault off half the time (swarm testing): a world in which everything fails at once
-hides the faults that need quiet to show.
+Law: a seed turns off each fault with a chance of one half (swarm testing). If everything failed at once, faults that
+need long undisturbed work would not show.
 """
 
 from __future__ import annotations
@@ -12,49 +12,49 @@ import msgspec
 
 
 class Faults(msgspec.Struct, kw_only=True):
-    """Chances are per occasion; 0 means never."""
+    """The chance of each fault, per occasion. 0 means never."""
 
     # Per transaction of an orchestrator.
     crash_before: float = 0.0
-    """The process dies before the commit: rolled back, all answers lost."""
+    """The process dies before the commit: the transaction is rolled back, and all answers are lost."""
     crash_after: float = 0.0
-    """The process dies after the commit, before anybody is answered."""
+    """The process dies after the commit, before it has answered."""
     ambiguous_before: float = 0.0
-    """The connection is lost during COMMIT, which did not happen."""
+    """The connection is lost during a COMMIT that did not take effect."""
     ambiguous_after: float = 0.0
-    """The connection is lost during COMMIT, which did happen."""
+    """The connection is lost during a COMMIT that did take effect."""
     conflict: float = 0.0
     """Deadlock or serialization failure."""
     busy: float = 0.0
-    """The database stayed locked."""
+    """The database stays locked."""
     slow: float = 0.0
-    """A transaction waits seconds for its turn, or its answer takes as long."""
+    """A transaction waits seconds for the lock, or its answer is delayed as long."""
     # Per message.
     lose: float = 0.0
     duplicate: float = 0.0
     delay: float = 0.0
-    """A message is under way for longer than most leases."""
+    """A message arrives later than most leases end."""
     deaf: float = 0.0
     """A wake-up is lost."""
     redeliver: float = 0.0
-    """The sweeper takes up an outbox row that somebody has delivered meanwhile."""
+    """The sweeper finds an outbox row that was already delivered."""
     # Per job of a worker.
     vanish: float = 0.0
-    """The worker drops the job without a word, or dies."""
+    """The worker drops the job silently, or dies."""
     pause: float = 0.0
-    """The worker stands still, often for longer than its lease."""
-    # Per minute of a process or of all.
+    """The worker pauses, often for longer than its lease."""
+    # Per minute, of one process or of the database.
     stall: float = 0.0
-    """A process stands still."""
+    """A process pauses."""
     skew: float = 0.0
-    """A machine's clock is set: ahead, or stepped back."""
+    """A machine's clock is set forward or back."""
     outage: float = 0.0
-    """The database cannot be reached for a while."""
+    """The database is unreachable for a while."""
     unswept: float = 0.0
     """A process does not sweep for a while."""
     # Per machine.
     skewed: float = 0.0
-    """A machine's clock is wrong for good, also after the other faults have stopped."""
+    """A machine's clock is wrong, and stays wrong when the other faults stop."""
 
 
 CALM = Faults()
@@ -82,8 +82,7 @@ _WORST: dict[str, float] = {
 }
 
 
-def draw(rng: Random) -> Faults:
-    """A mixture for one seed."""
+def draw_faults(rng: Random) -> Faults:
     chosen: dict[str, float] = {}
     for name, worst in _WORST.items():
         on, how_much = rng.random() < 0.5, rng.random()

@@ -1,12 +1,11 @@
-"""An event loop in which time is virtual and the order of things is a matter of the seed.
+"""An event loop with virtual time, in which the seed decides the order of callbacks.
 
 Laws:
-1. No threads, no sockets, no clock: when nothing is ready, time jumps to the next timer.
-2. Everything belongs to a *host* (a simulated machine or process), by the context it was scheduled in.
-   Within a host things happen in the order they were scheduled, as asyncio promises; between hosts the
-   seed decides.
-3. A dead host never runs again, not even its `finally` blocks; a paused one goes on where it stopped.
-4. The same seed and the same program make the same run.
+1. There are no threads, sockets or clocks. If nothing is ready, time jumps to the next timer.
+2. Every callback belongs to a *host* (a simulated machine or process), by the context in which it was scheduled. The
+   callbacks of a host run in the order in which they were scheduled, as in asyncio. Between hosts the seed decides.
+3. A dead host never runs again, not even its `finally` blocks. A paused host continues where it stopped.
+4. The same seed and the same program have the same order of callbacks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class Host:
-    """A machine or process that can die or stand still."""
+    """A machine or process, which can die or pause."""
 
     __slots__ = ("alive", "held", "name", "paused_until", "ready")
 
@@ -33,11 +32,11 @@ class Host:
         self.alive = True
         self.paused_until = 0.0
         self.held = False
-        """Whether a timer will make it go on after a pause."""
+        """Whether a timer will end its pause."""
         self.ready: deque[asyncio.Handle] = deque()
 
     def context(self) -> contextvars.Context:
-        """A context of its own: what is scheduled in it belongs to this host."""
+        """A new context. Callbacks scheduled in it belong to this host."""
         context = contextvars.copy_context()
         context.run(HOST.set, self)
         return context
@@ -48,16 +47,21 @@ HOST: contextvars.ContextVar[Host] = contextvars.ContextVar("host", default=NOBO
 
 
 class Stalled(Exception):
-    """Nothing is ready and no timer is set: whoever is waited for will never come."""
+    """Nothing is ready and no timer is set, so the result will never come."""
+
+
+class TooManyCallbacks(Exception):
+    """`handles_max` callbacks have run, and the result has not come."""
+
+
+class Stopped(Exception):
+    """The loop was stopped before the result came."""
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """See the laws above."""
-
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._now = 0.0
-        self._world = Host("the world")
         self._runnable: list[Host] = []
         self._timers: list[tuple[float, float, int, asyncio.Handle, Host]] = []
         self._scheduled = 0
@@ -65,23 +69,20 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._closed = False
         self._stopping = False
         self.handles = 0
-        """How many callbacks have been run."""
+        """How many callbacks have run."""
         self.handles_max = 1 << 62
         self.broken: list[str] = []
-        """Callbacks that raised: a defect of the simulation or of what it simulates."""
+        """Callbacks that raised, which is a defect of the simulation or of the product."""
 
     # ------------------------------------------------------------------------------------------- time
 
     def time(self) -> float:
-        """Virtual seconds since the beginning."""
         return self._now
 
     def call_soon(  # type: ignore[override]  # a TypeVarTuple says no more here than Any
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        """Schedule a callback of the context's host, behind what that host has to do already."""
-        if context is None:
-            context = contextvars.copy_context()
+        context = contextvars.copy_context() if context is None else context
         handle = asyncio.Handle(callback, args, self, context)
         if not self._closed:
             self._enqueue(context.get(HOST, NOBODY), handle)
@@ -96,7 +97,6 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback after some virtual seconds."""
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]  # a TypeVarTuple says no more here than Any
@@ -106,9 +106,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Schedule a callback at a virtual moment."""
-        if context is None:
-            context = contextvars.copy_context()
+        context = contextvars.copy_context() if context is None else context
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         if not self._closed:
             self._push(when, handle, context.get(HOST, NOBODY))
@@ -119,7 +117,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         heapq.heappush(self._timers, (when, self._rng.random(), self._scheduled, handle, host))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are dropped when their moment comes."""
+        """Do nothing: `_jump` drops cancelled timers."""
 
     def _enqueue(self, host: Host, handle: asyncio.Handle) -> None:
         ready = host.ready
@@ -130,7 +128,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     # ----------------------------------------------------------------------------------------- running
 
     def run_until_complete(self, future: Any) -> Any:
-        """Run until this is done; `Stalled` when it never will be."""
+        """The result of a future; `Stalled`, `TooManyCallbacks` or `Stopped` if it does not come."""
         asyncio._set_running_loop(self)
         try:
             task: asyncio.Future[Any] = asyncio.ensure_future(future, loop=self)
@@ -157,7 +155,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if host.paused_until > self._now:
             del runnable[at]
             host.held = True
-            self._push(host.paused_until, asyncio.Handle(self._go_on, (host,), self), NOBODY)
+            self._push(host.paused_until, asyncio.Handle(self._continue, (host,), self), NOBODY)
             return
         handle = host.ready.popleft()
         if not host.ready:
@@ -166,7 +164,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.handles += 1
             handle._run()
 
-    def _go_on(self, host: Host) -> None:
+    def _continue(self, host: Host) -> None:
         host.held = False
         if host.ready:
             self._runnable.append(host)
@@ -184,18 +182,18 @@ class SimLoop(asyncio.AbstractEventLoop):
                 self._enqueue(host, handle)
 
     def stop(self) -> None:
-        """End the run after the callback under way."""
+        """End the run after the current callback."""
         self._stopping = True
 
     def close(self) -> None:
-        """End everything: what is still waiting is closed where it stands."""
+        """Close the coroutines of all tasks that are not done."""
         self._closed = True
-        asyncio._set_running_loop(self)  # what is closed may look for its loop
+        asyncio._set_running_loop(self)  # a coroutine that is closed may ask for its loop
         try:
             for task in self._tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own flag
-                    with contextlib.suppress(RuntimeError):  # in the middle of something; the world is over
+                    with contextlib.suppress(RuntimeError):  # it is running, or awaits again while it closes
                         task.get_coro().close()
         finally:
             asyncio._set_running_loop(None)
@@ -206,7 +204,6 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -------------------------------------------------------------------------------------- the rest
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
         return asyncio.Future(loop=self)
 
     def create_task(
@@ -216,32 +213,20 @@ class SimLoop(asyncio.AbstractEventLoop):
         name: object = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        """A task; it belongs to the context's host."""
         task = asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
         self._tasks.append(task)
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback that raised is a finding; a task nobody looked at has been answered elsewhere."""
+        """Keep callbacks that raised. The exceptions of tasks reach those who await them."""
         if context.get("handle") is not None:
             self.broken.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def get_debug(self) -> bool:
-        """Never: debugging asyncio reads the real clock."""
-        return False
+        return False  # the debug mode of asyncio reads the real clock
 
     def is_running(self) -> bool:
-        """Whether callbacks may be scheduled."""
         return not self._closed
 
     def is_closed(self) -> bool:
-        """Whether the world is over."""
         return self._closed
-
-
-class TooManyCallbacks(Exception):
-    """More has been done than anything here needs: something goes round in circles."""
-
-
-class Stopped(Exception):
-    """The run was stopped before it was done."""

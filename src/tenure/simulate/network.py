@@ -1,4 +1,4 @@
-"""The network between everybody outside and the processes: it loses, delays, repeats and reorders."""
+"""The network between the processes and everything outside of them. It loses, delays, repeats and reorders messages."""
 
 from __future__ import annotations
 
@@ -13,24 +13,23 @@ from tenure.futures import fail_future
 if TYPE_CHECKING:
     from tenure.simulate.world import World
 
-PATIENCE_SECONDS = 8.0
+ANSWER_SECONDS_MAX = 8.0
+TRIES_MAX = 12
 RETRYABLE_CODES = frozenset({"STORE_UNAVAILABLE", "STORE_BUSY", "COMMAND_DEADLINE", "QUEUE_FULL"})
-"""Refusals that say: ask again, with the same identity."""
+"""Errors after which the same request may be sent again."""
 
 
 class NoAnswer(Exception):
-    """No answer came: whether anything happened is not known."""
+    """No answer came, so it is not known whether the request was carried out."""
 
 
 class Network:
-    """Carries requests to any process that lives, and answers back."""
-
     def __init__(self, world: World, rng: Random) -> None:
         self._world = world
         self._rng = rng
 
-    async def call(self, verb: str, asked: Any, *, patience: float = PATIENCE_SECONDS) -> Any:
-        """Ask any process once; `NoAnswer` when no answer comes in time."""
+    async def call(self, verb: str, asked: Any) -> Any:
+        """Send a request to any process; `NoAnswer` if no answer comes in time."""
         world, rng, faults = self._world, self._rng, self._world.faults
         process = world.any_process()
         if process is None:
@@ -44,7 +43,7 @@ class Network:
             other = world.any_process() or process
             other.receive(self._delay() * rng.choice((1, 1, 10)), verb, asked, answer, back)
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 return await answer
         except TimeoutError:
             raise NoAnswer from None
@@ -58,14 +57,13 @@ class Network:
     def send_back(
         self, answer: asyncio.Future[Any], back: contextvars.Context, result: Any, error: TenureError | None
     ) -> None:
-        """Carry an answer back, if it gets there."""
-        if self._rng.random() < self._world.faults.lose:
-            return
-        self._world.loop.call_later(self._delay(), _settle, answer, result, error, context=back)
+        """Send an answer, which may get lost."""
+        if self._rng.random() >= self._world.faults.lose:
+            self._world.loop.call_later(self._delay(), _settle, answer, result, error, context=back)
 
-    async def insist(self, verb: str, asked: Any, *, tries: int = 12) -> Any:
-        """Ask with the same identity until there is an answer; `NoAnswer` after so many tries."""
-        for n in range(tries):
+    async def call_until_answered(self, verb: str, asked: Any) -> Any:
+        """Send the same request until there is an answer; `NoAnswer` after TRIES_MAX tries."""
+        for n in range(TRIES_MAX):
             try:
                 return await self.call(verb, asked)
             except NoAnswer:
@@ -79,7 +77,7 @@ class Network:
 
 def _settle(answer: asyncio.Future[Any], result: Any, error: TenureError | None) -> None:
     if answer.done():
-        return  # a repeated request: its first answer has arrived
+        return  # the request was repeated, and its first answer has arrived
     if error is None:
         answer.set_result(result)
     else:

@@ -1,10 +1,11 @@
-"""A simulated process: its own orchestrator, cache, chance, clock and sweeper on the one database."""
+"""A simulated process: an orchestrator with its own cache, chance, clock and sweeper, on the shared database."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Iterable
+from collections.abc import Sequence
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ from tenure.chance import SeededChance
 from tenure.clock import SECOND_US
 from tenure.errors import TenureError
 from tenure.ids import RunIds
+from tenure.kernel.commands import Resolution
+from tenure.kernel.run_rows import PayloadRow, StepRow
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.sweeper import OUTBOX_GRACE_SECONDS, Sweeper
 from tenure.simulate.loop import Host, SimLoop
-from tenure.simulate.resolver import PlainResolver
-from tenure.simulate.store import FaultyStore
-from tenure.store.port import AmbiguousCommit, WriteConflict
+from tenure.simulate.store import FaultyStore, wake_all
+from tenure.store.port import AmbiguousCommit, Store, WriteConflict
 from tenure.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ SWEEP_IDLE_SECONDS_MAX = 30.0
 
 
 class MachineClock:
-    """A host's clock: the virtual time, plus what it is off by.
+    """A host's clock: the virtual time plus an error.
 
-    `lasting_us` is what it is off by for good; `offset_us` is what it is off by now."""
+    `offset_us` is the error now; `lasting_us` is the error that stays when the faults stop."""
 
     def __init__(self, loop: SimLoop, lasting_us: int = 0) -> None:
         self._loop = loop
@@ -41,16 +43,14 @@ class MachineClock:
         self.offset_us = lasting_us
 
     def now_us(self) -> int:
-        """Wall time as this machine has it."""
         return EPOCH_US + int(self._loop.time() * SECOND_US) + self.offset_us
 
     def monotonic_us(self) -> int:
-        """Time that never goes back."""
         return int(self._loop.time() * SECOND_US)
 
 
 class SimulatedClaim(msgspec.Struct, frozen=True):
-    """What a worker asks for."""
+    """A worker's request for leases."""
 
     worker: str
     limit: int
@@ -60,8 +60,43 @@ class SimulatedClaim(msgspec.Struct, frozen=True):
     session: int | None = None
 
 
+class PlainResolver:
+    """Resolves the inputs of steps without expressions: the text of a template decides the result.
+
+    A step with the template `false` never begins (I61); one with `each` gets a new input for each try. It reads from the store as the
+    real resolver does, so that the same races can occur."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def resolve(self, run_id: int, wanted: Sequence[tuple[int, int]]) -> tuple[Resolution, ...]:
+        try:
+            rows: list[StepRow] = await self._store.read(
+                "load_steps", rows=[(run_id, idx) for idx, _ in wanted]
+            )
+            steps = {step.idx: step for step in rows}
+            refs = [(run_id, step.template_ref) for step in rows if step.template_ref is not None]
+            found: list[PayloadRow] = await self._store.read("load_payloads", rows=refs) if refs else []
+        except (WriteConflict, AmbiguousCommit) as fault:
+            raise TenureError("STORE_UNAVAILABLE", repr(fault)) from fault
+        bodies = {payload.ref: payload.body for payload in found}
+        return tuple(
+            _resolution(idx, n, bodies.get(steps[idx].template_ref or 0, b"fails"))
+            for idx, n in wanted
+            if idx in steps
+        )
+
+
+def _resolution(idx: int, n: int, template: bytes) -> Resolution:
+    if template == b"false":
+        return Resolution(idx=idx, n=n, skipped=True)
+    if template == b"fails":
+        return Resolution(idx=idx, n=n, code="EXPRESSION_FAILED", message=b"it has no value")
+    return Resolution(idx=idx, n=n, input=b"for try %d" % n, each_try=template == b"each")
+
+
 class Process(Host):
-    """One life of a process; its next life is another object."""
+    """A process from its start to its death. When it is started again, that is a new object."""
 
     __slots__ = ("_context", "_world", "clock", "orchestrator", "store", "sweeper", "unswept_until")
 
@@ -87,7 +122,6 @@ class Process(Host):
         self.unswept_until = 0.0
 
     def start(self) -> None:
-        """Begin to serve."""
         self._world.loop.create_task(self._live(), context=self._context)
 
     async def _live(self) -> None:
@@ -98,14 +132,14 @@ class Process(Host):
                 break
             except TenureError:
                 await asyncio.sleep(1.0)
-        self._world.serving(self)
+        self._world.serve(self)
         await self._sweep()
 
     async def _sweep(self) -> None:
-        """What `Sweeper` does in its own loop, without the looks at nothing."""
+        """The loop of `Sweeper`, but it waits until something is due instead of polling."""
         idle = SWEEP_SECONDS
         while True:
-            await self._world.agenda.until_due(self, idle)
+            await self._world.agenda.wait_until_due(self, idle)
             if self.unswept_until > self._world.loop.time():
                 await asyncio.sleep(self.unswept_until - self._world.loop.time())
                 continue
@@ -117,15 +151,14 @@ class Process(Host):
 
     # ------------------------------------------------------------------------------------- requests
 
-    def arrive(self, verb: str, asked: Any, answer: asyncio.Future[Any], back: contextvars.Context) -> None:
-        """A request comes in over the network."""
+    def _arrive(self, verb: str, asked: Any, answer: asyncio.Future[Any], back: contextvars.Context) -> None:
         self._world.loop.create_task(self._handle(verb, asked, answer, back), context=self._context)
 
     def receive(
         self, delay: float, verb: str, asked: Any, answer: asyncio.Future[Any], back: contextvars.Context
     ) -> None:
-        """Let a request arrive after a while, should the process live then."""
-        self._world.loop.call_later(delay, self.arrive, verb, asked, answer, back, context=self._context)
+        """Let a request arrive after a delay, if the process is alive then."""
+        self._world.loop.call_later(delay, self._arrive, verb, asked, answer, back, context=self._context)
 
     async def _handle(
         self, verb: str, asked: Any, answer: asyncio.Future[Any], back: contextvars.Context
@@ -165,7 +198,7 @@ class Process(Host):
 
 
 class Agenda:
-    """Knows when anything is due and whether there is work, so that nobody looks at nothing."""
+    """Knows when the next timer is due and whether there is work, so that processes and workers need not poll."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -175,54 +208,45 @@ class Agenda:
         self._idle: dict[asyncio.Future[None], None] = {}
 
     def look(self) -> None:
-        """After a commit: what is due next, and is there work?"""
+        """Read what is due next and whether there is work, after a commit."""
         world = self._world
         due = [moment.now_us for moment in world.inspect("next_wake")]
-        due += [row.created_at + int(OUTBOX_GRACE_SECONDS * SECOND_US) + 1 for row in world.owed(1)]
+        due += [row.created_at + int(OUTBOX_GRACE_SECONDS * SECOND_US) + 1 for row in world.pending_outbox()]
         before, self._due_us = self._due_us, min(due, default=None)
         self._claimable = world.has_work()
         if self._claimable:
-            self._wake(self._idle)
+            wake_all(self._idle)
         if self._due_us is not None and (before is None or self._due_us < before):
-            self._wake(self._sleepers)  # to sleep again, not as long
+            wake_all(self._sleepers)  # they sleep again, but not as long
 
-    def wake_everybody(self) -> None:
-        """The weather has changed: let everybody look for themselves."""
-        self._wake(self._sleepers)
-        self._wake(self._idle)
+    def wake_all(self) -> None:
+        wake_all(self._sleepers)
+        wake_all(self._idle)
 
-    @staticmethod
-    def _wake(sleepers: Iterable[asyncio.Future[None]]) -> None:
-        for sleeper in list(sleepers):
-            if not sleeper.done():
-                sleeper.set_result(None)
-
-    def _away(self, process: Process) -> float:
-        """Seconds until the next thing is due by this process's estimate of the store's time: the sweeper decides by that too."""
+    def _seconds_left(self, process: Process) -> float:
+        """Seconds until the next timer is due, by the estimate of the store's time that the process's sweeper uses, too."""
         if self._due_us is None:
             return 1e9
         return (self._due_us - (process.store.estimate_us() or process.clock.now_us())) / SECOND_US
 
-    async def until_due(self, process: Process, idle: float) -> None:
-        """Until something may be due for a sweep of this process; at least `idle` seconds."""
+    async def wait_until_due(self, process: Process, idle: float) -> None:
+        """Wait until the process may have something to sweep, but at least `idle` seconds."""
         await asyncio.sleep(idle)
-        while (away := self._away(process)) > 0:
-            sleeper: asyncio.Future[None] = self._world.loop.create_future()
-            self._sleepers[sleeper] = None
-            try:
-                async with asyncio.timeout(min(away, 1e8) + 0.001):
-                    await sleeper
-            except TimeoutError:
-                pass
-            finally:
-                self._sleepers.pop(sleeper, None)
+        while (left := self._seconds_left(process)) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, 1e8) + 0.001):
+                    await self._sleep_in(self._sleepers)
 
-    async def work(self) -> None:
-        """Until there is something to claim."""
+    async def wait_for_work(self) -> None:
+        """Wait until a step can be claimed."""
         while not self._claimable:
-            idle: asyncio.Future[None] = self._world.loop.create_future()
-            self._idle[idle] = None
-            try:
-                await idle
-            finally:
-                self._idle.pop(idle, None)
+            await self._sleep_in(self._idle)
+
+    async def _sleep_in(self, sleepers: dict[asyncio.Future[None], None]) -> None:
+        """Wait until these sleepers are woken."""
+        sleeper: asyncio.Future[None] = self._world.loop.create_future()
+        sleepers[sleeper] = None
+        try:
+            await sleeper
+        finally:
+            sleepers.pop(sleeper, None)

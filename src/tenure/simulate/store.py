@@ -1,19 +1,23 @@
-"""The real SQLite store, as a process that has bad luck sees it.
+"""The real SQLite store in memory, with faults.
 
 Laws:
-1. Whole transactions happen at one moment; what lies around them (the wait for the lock, the way of the
-   answer) takes time, and that is where everything else gets in between.
-2. Whatever was committed is shown to the world at once, before anybody can act on it.
-3. A process that dies here never returns from its call.
+1. A transaction happens at one moment. The wait for the lock and the transfer of the answer take time, in which others run.
+2. The world sees every commit immediately, before any process can act on it.
+3. If the process dies here, its call never returns.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import apsw
+
+from tenure.clock import ManualClock
+from tenure.doctor.examination import run_inline
 from tenure.errors import TenureError
 from tenure.kernel.run_rows import Cap, OutboxRow
 from tenure.store.port import AmbiguousCommit, Query, Save, Saved, Transaction, WriteConflict
@@ -25,16 +29,38 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_TRANSACTION_FAULTS = (
+    "conflict",
+    "busy",
+    "crash_before",
+    "ambiguous_before",
+    "crash_after",
+    "ambiguous_after",
+)
+_ROLLED_BACK = ("crash_before", "ambiguous_before")
 
-_UNDONE = ("crash_before", "ambiguous_before")
+
+@cache
+def _migrated_bytes() -> bytes:
+    """A migrated, empty database file. Its clock begins at 0."""
+    connection = apsw.Connection(":memory:")
+    store = SqliteStore(":memory:", inline=True, connection=connection, clock=ManualClock(0))
+    run_inline(store.migrate())
+    return bytes(connection.serialize("main"))
 
 
-class _Undone(Exception):
-    """The transaction is rolled back after all its work."""
+def new_database() -> apsw.Connection:
+    connection = apsw.Connection(":memory:", statementcachesize=256)
+    connection.deserialize("main", _migrated_bytes())
+    return connection
+
+
+class _RolledBack(Exception):
+    """The transaction did all its work, and is rolled back."""
 
 
 class WriteLog:
-    """What a transaction wrote."""
+    """The writes of a transaction."""
 
     __slots__ = ("beats", "saves")
 
@@ -44,22 +70,16 @@ class WriteLog:
 
     @property
     def run_ids(self) -> list[int]:
-        """Every run it touched, in order."""
-        ids: set[int] = set()
-        for _, saved in self.saves:
-            ids |= saved.ids
-        ids |= {beat.run_id for beat in self.beats}
-        return sorted(ids)
+        """Every run that it touched, in order."""
+        beats = {beat.run_id for beat in self.beats}
+        return sorted(beats.union(*(saved.ids for _, saved in self.saves)))
 
     @property
     def wrote(self) -> bool:
-        """Whether anything was written at all."""
         return bool(self.beats) or any(saved.ids or save.delivered for save, saved in self.saves)
 
 
 class FaultyStore:
-    """See the laws above."""
-
     name = "sqlite"
     lanes_max = 2
 
@@ -74,96 +94,86 @@ class FaultyStore:
     # -------------------------------------------------------------------------------- transactions
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
-        """Run one transaction, with whatever goes wrong around it."""
+        """Run a transaction, possibly with a fault."""
         await self._travel()
-        name = self._fate()
+        fault = self._draw_fault()
         seen = WriteLog()
         try:
             result = await self._inner.transact(
-                lambda: _watched(make(), seen, undo=name in _UNDONE), lane=lane, single=single
+                lambda: _logged(make(), seen, undo=fault in _ROLLED_BACK), lane=lane, single=single
             )
-        except _Undone:
-            self._note(name)
-            if name == "crash_before":
+        except _RolledBack:
+            self._note(fault)
+            if fault == "crash_before":
                 await self._die()
             raise AmbiguousCommit("simulated: it did not happen") from None
-        self._shown(seen, name)
-        if name == "crash_after":
+        self._show(seen, fault)
+        if fault == "crash_after":
             await self._die()
-        if name == "ambiguous_after" and seen.wrote:
+        if fault == "ambiguous_after" and seen.wrote:
             raise AmbiguousCommit("simulated: it did happen")
         await self._travel()
         return result
 
     @property
     def commits_inline(self) -> bool:
-        """The disk is quick every other time."""
         return self._rng.random() < 0.5
 
     def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
-        """Likewise. Who dies here comes back from its call, but never to anything it could tell somebody."""
-        name = self._fate()
+        """The same without an event loop. If the process dies here, the call returns, but the process can no longer send anything."""
+        fault = self._draw_fault()
         seen = WriteLog()
         decided: list[Save] = []
 
-        def watched(now: int) -> Save | None:
+        def logged(now: int) -> Save | None:
             if (save := decide(now)) is not None:
                 decided.append(save)
-            if name in _UNDONE:
-                raise _Undone
+            if fault in _ROLLED_BACK:
+                raise _RolledBack
             return save
 
         try:
-            saved = self._inner.commit_inline(watched)
-        except _Undone:
-            self._note(name)
-            if name == "crash_before":
+            saved = self._inner.commit_inline(logged)
+        except _RolledBack:
+            self._note(fault)
+            if fault == "crash_before":
                 self._world.kill(self._process)
             raise AmbiguousCommit("simulated: it did not happen") from None
         if saved is not None:
             seen.saves.append((decided[0], saved))
-        self._shown(seen, name)
-        if name == "crash_after":
+        self._show(seen, fault)
+        if fault == "crash_after":
             self._world.kill(self._process)
-            raise AmbiguousCommit("simulated: nobody is left to know")
-        if name == "ambiguous_after" and seen.wrote:
+            raise AmbiguousCommit("simulated: the process is dead")
+        if fault == "ambiguous_after" and seen.wrote:
             raise AmbiguousCommit("simulated: it did happen")
         return saved
 
-    def _fate(self) -> str:
-        """What goes wrong with a transaction; nothing, mostly. Raises where it does not even begin."""
-        self._reach()
-        faults = self._world.faults
+    def _draw_fault(self) -> str:
+        """The fault of a transaction, or "". A fault that prevents the transaction is raised."""
+        self._check_reachable()
         luck = self._rng.random()
-        for name in (
-            "conflict",
-            "busy",
-            "crash_before",
-            "ambiguous_before",
-            "crash_after",
-            "ambiguous_after",
-        ):
-            luck -= getattr(faults, name)
+        for fault in _TRANSACTION_FAULTS:
+            luck -= getattr(self._world.faults, fault)
             if luck < 0:
                 break
         else:
             return ""
-        if name == "conflict":
-            self._note(name)
-            raise WriteConflict("simulated")
-        if name == "busy":
-            self._note(name)
-            raise TenureError("STORE_BUSY", "simulated")
-        return name
+        if fault in ("conflict", "busy"):
+            self._note(fault)
+            raise (
+                WriteConflict("simulated") if fault == "conflict" else TenureError("STORE_BUSY", "simulated")
+            )
+        return fault
 
-    def _shown(self, seen: WriteLog, name: str) -> None:
+    def _show(self, seen: WriteLog, fault: str) -> None:
         if seen.wrote:
-            self._world.committed(self._process, seen)
-        if name:
-            self._note(name)
+            self._world.on_commit(self._process, seen)
+        if fault:
+            self._note(fault)
 
-    def _note(self, name: str) -> None:
-        self._world.note(self._process.name, name)
+    def _note(self, text: str) -> None:
+        self._world.note(self._process.name, text)
 
     async def _travel(self) -> None:
         rng = self._rng
@@ -174,7 +184,7 @@ class FaultyStore:
         else:
             await asyncio.sleep(0)
 
-    def _reach(self) -> None:
+    def _check_reachable(self) -> None:
         if self._world.out_until > self._world.loop.time():
             raise TenureError("STORE_UNAVAILABLE", "simulated")
 
@@ -185,69 +195,68 @@ class FaultyStore:
     # ---------------------------------------------------------------------------------- other calls
 
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
-        """Ask one named query on its own; its answer is old by the time it arrives."""
-        self._reach()
+        """Run one named query. Its answer may be outdated when it arrives."""
+        self._check_reachable()
         found = await self._inner.read(name, *scalars, rows=rows)
         if name == "outbox_pending":
             if self._delivered and self._rng.random() < self._world.faults.redeliver:
                 found = [*found, self._rng.choice(self._delivered)]
-                self._world.note(self._process.name, "redeliver")
+                self._note("redeliver")
             self._delivered += found
         await self._travel()
         return found
 
     async def put_caps(self, caps: list[Cap]) -> None:
-        """Insert or replace caps."""
         await self._inner.put_caps(caps)
 
     async def wait_for_work(self, timeout_s: float) -> bool:
-        """Return early when the bell rings."""
-        told: asyncio.Future[None] = self._world.loop.create_future()
-        self._listeners[told] = None
+        """Wait until `wake` is called; False after the timeout."""
+        woken: asyncio.Future[None] = self._world.loop.create_future()
+        self._listeners[woken] = None
         try:
             async with asyncio.timeout(timeout_s):
-                await told
+                await woken
         except TimeoutError:
             return False
         finally:
-            self._listeners.pop(told, None)
+            self._listeners.pop(woken, None)
         return True
 
     async def notify_work(self) -> None:
-        """Ring the bell everywhere; it is not always heard."""
-        self._world.ring()
+        self._world.notify_work()
 
     def wake(self) -> None:
-        """The bell is heard here."""
-        for told in list(self._listeners):
-            if not told.done():
-                told.set_result(None)
+        """End every `wait_for_work`."""
+        wake_all(self._listeners)
 
     def estimate_us(self) -> int | None:
-        """The store's time, as this process believes."""
         return self._inner.estimate_us()
 
     def shift_clock(self, offset_us: int) -> None:
-        """Move this store's clock."""
         self._inner.shift_clock(offset_us)
 
     async def open(self) -> None:
-        """Open the store beneath."""
         await self._inner.open()
 
     async def close(self) -> None:
-        """Processes here do not end in peace."""
+        """Simulated processes are killed, so there is nothing to close."""
 
 
-def _watched(transaction: Transaction[T], seen: WriteLog, *, undo: bool) -> Transaction[T]:
-    """The transaction, with its writes noted; undone at the end where that is its fate."""
+def wake_all(sleepers: Iterable[asyncio.Future[None]]) -> None:
+    for sleeper in list(sleepers):
+        if not sleeper.done():
+            sleeper.set_result(None)
+
+
+def _logged(transaction: Transaction[T], seen: WriteLog, *, undo: bool) -> Transaction[T]:
+    """The transaction with its writes logged. With `undo`, it is rolled back at its end."""
     answer: Any = None
     while True:
         try:
             request = transaction.send(answer)
         except StopIteration as stop:
             if undo:
-                raise _Undone from None
+                raise _RolledBack from None
             result: T = stop.value
             return result
         answer = yield request

@@ -1,18 +1,19 @@
-"""Workers: they claim, beat, work and answer, and they are not to be relied on.
+"""Simulated workers. They claim steps, send heartbeats, work and report results, unreliably.
 
 Laws:
-1. A worker repeats a message until it is answered, always with the same sequence number; told that a newer
-   one came first, it says the same again with a fresh number.
-2. A worker knows nothing but its lease and what it is answered: a body is replayed from its checkpoints.
-3. It never stops by itself at its lease's end: being refused is the kernel's business.
-4. In some worlds a death is proven: somebody tells of the leases that were held then, some time later and more than once.
+1. A worker repeats a message with the same sequence number until it is answered. If a newer message came first, it
+   sends the same content with a new number.
+2. A worker knows only its lease and the answers it got. A body is replayed from its checkpoints.
+3. A worker does not stop when its lease ends: the kernel must refuse its messages.
+4. In some worlds a worker's death is proven: its leases are reported later, each of them twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import (
@@ -34,7 +35,7 @@ from tenure.kernel.commands import (
     WaitSpec,
 )
 from tenure.kernel.lease_types import Lease, LeaseReply
-from tenure.simulate.acts import SimulatedAct, StepEnded
+from tenure.simulate.acts import CancelRequested, SimulatedAct, StepEnded
 from tenure.simulate.loop import Host
 from tenure.simulate.network import NoAnswer
 from tenure.simulate.process import EPOCH_US, SimulatedClaim
@@ -48,15 +49,11 @@ OUTPUT = b'{"ok":true}'
 
 
 class LeaseGone(Exception):
-    """The lease is over, one way or another."""
-
-
-class CancelRequested(Exception):
-    """The work shall stop."""
+    """The lease has ended."""
 
 
 class SimulatedWorker:
-    """A machine with a few slots; when it dies, the next life has the same name."""
+    """A machine with a few slots. When it dies, a new one with the same name replaces it."""
 
     def __init__(self, world: World, name: str, life: int = 1) -> None:
         self.world = world
@@ -69,30 +66,29 @@ class SimulatedWorker:
         self._queues = self.rng.choice((("default", "slow"), ("default", "slow"), ("default",)))
         self._busy = 0
         if name == "w1":
-            self._queues = ("default", "slow")  # somebody serves everything
+            self._queues = ("default", "slow")  # so that every queue has a worker
 
     def start(self) -> None:
-        """Begin to claim."""
         self.world.workers[self.name] = self
         self.world.loop.create_task(self._live(), context=self.host.context())
 
     def adopt(self, lease: Lease) -> None:
-        """Take over a lease that came with a run's creation."""
+        """Work on a lease that was granted when its run was created."""
         self.world.loop.create_task(self._work(lease), context=self.host.context())
 
     def die(self) -> None:
-        """The machine is lost, with all it was doing."""
+        """Lose the machine and its work, and start another one later."""
         self.host.alive = False
         self.world.note(self.name, "dies")
-        following = SimulatedWorker(self.world, self.name, self._life + 1)
-        self.world.later(20.0 * self.rng.random(), following.start)
+        successor = SimulatedWorker(self.world, self.name, self._life + 1)
+        self.world.later(20.0 * self.rng.random(), successor.start)
         if self._session is not None:
-            self.world.proven_dead(self._session)
+            self.world.prove_death(self._session)
 
     async def _live(self) -> None:
         rng = self.rng
         while True:
-            await self.world.agenda.work()
+            await self.world.agenda.wait_for_work()
             await asyncio.sleep(rng.random())
             free = self._slots - self._busy
             if free <= 0:
@@ -142,7 +138,7 @@ class SimulatedWorker:
 
 
 class Job:
-    """One lease in a worker's hands."""
+    """A worker's work on one lease."""
 
     def __init__(self, worker: SimulatedWorker, lease: Lease, rng: Random) -> None:
         self.world = worker.world
@@ -164,11 +160,13 @@ class Job:
         )
 
     async def say(self, kind: type[LeaseCommand], **fields: Any) -> LeaseReply:
-        """Send a message until it is answered; the answer may be that it is all over."""
+        """Send a message until it is answered; `LeaseGone` or `CancelRequested` if that is the answer."""
         await self.maybe_pause()
         while True:
             try:
-                reply: LeaseReply = await self.world.network.insist("send", self._message(kind, **fields))
+                reply: LeaseReply = await self.world.network.call_until_answered(
+                    "send", self._message(kind, **fields)
+                )
             except TenureError as refused:
                 if refused.code == "MESSAGE_OUT_OF_ORDER":
                     continue
@@ -177,12 +175,11 @@ class Job:
                 if refused.code == "CHECKPOINT_CONFLICT":
                     return LeaseReply("ignored")
                 raise LeaseGone(refused.code) from refused
-            if reply.cancel:
-                self.stop = True
+            self.stop = self.stop or reply.cancel
             return reply
 
     async def maybe_pause(self) -> None:
-        """Stand still for a while, as a machine under load or a suspended one does."""
+        """Sometimes pause, as a machine that is overloaded or suspended does."""
         if self.rng.random() < self.world.faults.pause:
             host = self.worker.host
             host.paused_until = (
@@ -191,63 +188,53 @@ class Job:
             self.world.note(host.name, f"stands still until {host.paused_until:.3f}")
             await asyncio.sleep(0)
 
-    def look_up(self) -> None:
-        """Stop where that was asked for."""
-        if self.stop:
-            raise CancelRequested
-
     async def beat(self) -> None:
-        """Heartbeats beside the work, each sent once."""
+        """Send heartbeats during the work, each of them once."""
         while True:
             await asyncio.sleep(self.lease.heartbeat_seconds * (0.6 + 0.4 * self.rng.random()))
-            if not self._acked:
-                continue
-            try:
-                reply: LeaseReply = await self.world.network.call(
-                    "beat", self._message(Heartbeat, progress="1/2")
-                )
-            except NoAnswer:
-                continue
-            except TenureError:
-                continue
-            if reply.cancel:
-                self.stop = True
+            if self._acked:
+                with suppress(NoAnswer, TenureError):
+                    reply: LeaseReply = await self.world.network.call(
+                        "beat", self._message(Heartbeat, progress="1/2")
+                    )
+                    self.stop = self.stop or reply.cancel
 
     # ------------------------------------------------------------------------------------------- work
 
     async def do(self) -> None:
-        """Acknowledge, work, answer."""
+        """Acknowledge the lease, work, and report the result."""
         rng, chaos = self.rng, self.world.chaos
         try:
-            row = await self.world.network.insist("read", ("attempts_of", self.lease.run_id))
-            mine = next((a for a in row if a.idx == self.lease.idx and a.n == self.lease.n), None)
+            rows = await self.world.network.call_until_answered("read", ("attempts_of", self.lease.run_id))
+            mine = next((a for a in rows if a.idx == self.lease.idx and a.n == self.lease.n), None)
             if mine is not None and mine.lease == "granted":
                 if chaos and rng.random() < 0.05:
                     await self._finish(Release)
-                await self._checked(AckLease)
+                await self._say_or_stop(AckLease)
             self._acked = True
             if chaos and rng.random() < 0.06:
-                await self._finish(*rng.choice(((Release, {}), (Park, {"why": "step two differs"}))))
+                kind, fields = rng.choice(((Release, {}), (Park, {"why": "step two differs"})))
+                await self._finish(kind, **fields)
             if self.lease.kind == "body":
                 await self._body(self.world.workload.script(int(self.lease.input or b"0")))
             else:
                 await self._step()
         except CancelRequested:
-            await self._stopped()
+            await self._answer_cancel()
 
-    async def _finish(self, kind: type[LeaseCommand], fields: dict[str, Any] | None = None) -> None:
-        await self.say(kind, **(fields or {}))
+    async def _finish(self, kind: type[LeaseCommand], **fields: Any) -> NoReturn:
+        await self.say(kind, **fields)
         raise LeaseGone
 
-    async def _checked(self, kind: type[LeaseCommand], **fields: Any) -> LeaseReply:
-        """Say something, and stop where that is asked for."""
+    async def _say_or_stop(self, kind: type[LeaseCommand], **fields: Any) -> LeaseReply:
+        """Send a message, and stop if the run is being canceled."""
         reply = await self.say(kind, **fields)
         if self.stop:
             raise CancelRequested
         return reply
 
-    async def _spend(self, seconds: float) -> None:
-        """Work for a while, looking up now and then."""
+    async def _work_for(self, seconds: float) -> None:
+        """Work for a while, and stop within 2 s if the run is being canceled."""
         while seconds > 0:
             await asyncio.sleep(min(seconds, 2.0))
             seconds -= 2.0
@@ -256,45 +243,43 @@ class Job:
 
     async def _step(self) -> None:
         rng = self.rng
-        await self._spend(rng.choice((0.01, 0.5, 3.0, 15.0)) * rng.random())
+        await self._work_for(rng.choice((0.01, 0.5, 3.0, 15.0)) * rng.random())
         if rng.random() < 0.2:
-            await self._checked(RecordCheckpoint, name=f"part{rng.randint(1, 2)}", output=OUTPUT)
+            await self._say_or_stop(RecordCheckpoint, name=f"part{rng.randint(1, 2)}", output=OUTPUT)
         if rng.random() < 0.3:
-            await self._checked(BeginUpload)
+            await self._say_or_stop(BeginUpload)
         if self.world.chaos and rng.random() < 0.25:
             await self._finish(
                 Fail,
-                {
-                    "code": rng.choice(CODES),
-                    "message": b"no",
-                    "retryable": rng.choice((None, None, True, False)),
-                },
+                code=rng.choice(CODES),
+                message=b"no",
+                retryable=rng.choice((None, None, True, False)),
             )
         await self.say(Complete, output=OUTPUT)
 
-    async def _stopped(self) -> None:
-        """Asked to stop: most do, some are late, some never listen."""
+    async def _answer_cancel(self) -> None:
+        """Answer a cancellation. Most workers acknowledge it; some are late, and some never answer."""
         rng = self.rng
         await asyncio.sleep(rng.choice((0.1, 5.0)) * rng.random())
-        manners = rng.random()
-        if not self.world.chaos or manners < 0.5:
+        reaction = rng.random()
+        if not self.world.chaos or reaction < 0.5:
             await self.say(AckCancel)
-        elif manners < 0.7:
+        elif reaction < 0.7:
             await self.say(Complete, output=OUTPUT)
-        elif manners < 0.8:
+        elif reaction < 0.8:
             await self.say(Release)
-        elif manners < 0.9:
+        elif reaction < 0.9:
             await self.say(Fail, code="BOOM")
 
     # ----------------------------------------------------------------------------------------- bodies
 
     async def _body(self, script: Script) -> None:
-        found = await self.world.network.insist("read", ("checkpoints_of", self.lease.run_id))
+        found = await self.world.network.call_until_answered("read", ("checkpoints_of", self.lease.run_id))
         done = {row.name for row in found if row.state == "done" and row.resumable}
         opened: list[int] = []
         for at, op in enumerate(script.ops):
             if op.kind == "work":
-                await self._spend(op.seconds)
+                await self._work_for(op.seconds)
             elif op.kind == "act":
                 await self._act(op)
             elif op.kind in ("note", "mark"):
@@ -306,36 +291,36 @@ class Job:
                 if script.together and following in ("approval", "event", "timer", "child"):
                     continue
                 if self.rng.random() < 0.3:
-                    await self._spend(5.0 * self.rng.random())
+                    await self._work_for(5.0 * self.rng.random())
                 if opened and op.awaited:
                     await self._suspend(opened)
                 opened = []
         if script.fails is not None:
-            await self._finish(Fail, {"code": script.fails, "message": b"as written"})
+            await self._finish(Fail, code=script.fails, message=b"as written")
         await self.say(Complete, output=OUTPUT)
 
     async def _act(self, op: Op) -> None:
-        """Do something to the world; suspended until people have spoken, where they have to."""
+        """Carry out an act, and suspend if it waits for people."""
         try:
             wait = await SimulatedAct(self, op).do()
         except StepEnded as ended:
             raise LeaseGone(str(ended)) from ended
         if wait is not None:
             await self._suspend([wait])
-            raise LeaseGone("it goes on from its receipts")
+            raise LeaseGone("the next attempt continues from the receipts")
 
     async def _checkpoint(self, op: Op) -> None:
         common = {"name": op.name, "idempotent": op.idempotent, "resumable": op.resumable, "arguments": b"a"}
         if op.kind == "mark":
-            await self._checked(RecordCheckpoint, state="started", **common)
-        await self._spend(op.seconds)
+            await self._say_or_stop(RecordCheckpoint, state="started", **common)
+        await self._work_for(op.seconds)
         if self.world.chaos and self.rng.random() < 0.05:
-            await self._checked(RecordCheckpoint, state="failed", error="BOOM", **common)
-            await self._finish(Fail, {"code": "NETWORK_TIMEOUT", "retryable": True})
-        await self._checked(RecordCheckpoint, output=OUTPUT + op.name.encode(), **common)
+            await self._say_or_stop(RecordCheckpoint, state="failed", error="BOOM", **common)
+            await self._finish(Fail, code="NETWORK_TIMEOUT", retryable=True)
+        await self._say_or_stop(RecordCheckpoint, output=OUTPUT + op.name.encode(), **common)
 
     async def _open(self, op: Op) -> list[int]:
-        """Open a wait, or find it again; its number if it is still open."""
+        """Open a wait, or find it again. The result has its number if it is open."""
         fields: dict[str, Any] = {"label": op.name, "fatal": op.fatal}
         now = self.world.loop.time()
         if op.kind == "approval":
@@ -354,16 +339,11 @@ class Job:
                 input=str(op.script).encode(),
                 on_close=op.on_close,
             )
-        reply = await self._checked(OpenWait, **fields)
-        if reply.state == "go_on" or reply.no is None:
-            return []
-        return [reply.no]
+        reply = await self._say_or_stop(OpenWait, **fields)
+        return [] if reply.state == "go_on" or reply.no is None else [reply.no]
 
     async def _suspend(self, waits: list[int]) -> None:
-        """Let go until one of the waits settles; "go on" means that one has."""
+        """Give up the lease until one of the waits settles. `go_on`: one has settled, so the work continues."""
         reply = await self.say(Suspend, waits=tuple(waits))
-        if reply.state == "go_on" and not self.stop:
-            return
-        if self.stop and reply.state == "ok":
-            raise LeaseGone
-        raise LeaseGone(reply.state)
+        if reply.state != "go_on" or self.stop:
+            raise LeaseGone(reply.state)

@@ -1,4 +1,4 @@
-"""What a seed's world is asked to do: tenants and caps, plans, scripts of code-first bodies, runs over time."""
+"""The workload of a seed: tenants and caps, plans, scripts of code-first bodies, and runs over time."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PEOPLE = ("user:ann", "user:bob", "user:cem", "user:dia")
 CODES = ("NETWORK_TIMEOUT", "HTTP_503", "INFRA_LOST", "UPSTREAM_UNAVAILABLE", "INVALID_INPUT", "BOOM")
 DIGEST = "ab" * 32
 STRANGER = "mallory"
-"""A tenant who has no runs: to whom every run looks exactly like none."""
+"""A tenant without runs, who must not learn that any run exists."""
 
 Kind = Literal["work", "note", "mark", "approval", "event", "timer", "child", "act"]
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One line of a code-first body."""
+    """One operation of a code-first body."""
 
     kind: Kind
     name: str
@@ -55,28 +55,26 @@ class Op(msgspec.Struct, frozen=True):
     resumable: bool = True
     on_close: Literal["cancel", "leave", "wait"] = "cancel"
     script: int = 0
-    """The child's script."""
+    """The number of the child's script."""
     awaited: bool = True
     """Whether the body suspends on it, or only opens it."""
     digest: str = ""
     repeats: RepeatSafety = "none"
     shared: bool = False
-    """Of an act: whether its key is the tenant's and not the run's own."""
+    """Whether an act's key is the same in all runs of the tenant."""
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A code-first body: the same on every replay."""
+    """A code-first body, which is the same in every replay."""
 
     ops: tuple[Op, ...]
     fails: str | None
-    """The code it fails with at its end."""
+    """The error code with which the body ends."""
     together: bool
-    """Whether waits in a row are opened first and suspended on as one set."""
+    """Whether consecutive waits are all opened before the body suspends on them."""
 
 
 class Workload:
-    """Everything drawn from the seed before the world begins, or by number later."""
-
     def __init__(self, world: World) -> None:
         self._seed = world.seed
         rng = self._rng = world.rng("workload")
@@ -84,22 +82,22 @@ class Workload:
         self._numbers = 0
         self._scripts: dict[int, Script] = {}
         self.seconds = rng.choice((40.0, 120.0, 300.0)) * (0.5 + rng.random())
-        """How long the chaos lasts."""
+        """How long there are faults."""
         self.runs_max = rng.choice((2, 4, 7, 11))
         self.tenants = ("acme", "beta")[: rng.choice((1, 1, 2))]
-        self.favourite = rng.choice((*PROFILES, None, None))
-        """Most seeds mix the profiles; some have one only."""
+        self.only_profile = rng.choice((*PROFILES, None, None))
+        """The profile of all runs; None: each run draws one."""
         self.declared = rng.choice((0.0, 0.4, 0.6, 1.0))
         self.keyed = rng.choice((0.0, 0.0, 0.3, 0.8))
         self.caps = self._draw_caps(rng)
         self.conditions = world.rng("conditions").random() < 0.25
-        """Whether plans are of workflow files with conditions and expressions here."""
-        acting = world.rng("acting")
-        self.acts = acting.random() < 0.3
-        """Whether bodies do something to the world here."""
-        if self.acts and acting.random() < 0.3:
+        """Whether plans have conditions and templates, as those of workflow files do."""
+        act_rng = world.rng("acting")
+        self.acts = act_rng.random() < 0.3
+        """Whether bodies have acts."""
+        if self.acts and act_rng.random() < 0.3:
             self.caps = [
-                msgspec.structs.replace(cap, max_writes_per_run=acting.choice((1, 2))) for cap in self.caps
+                msgspec.structs.replace(cap, max_writes_per_run=act_rng.choice((1, 2))) for cap in self.caps
             ]
 
     def _draw_caps(self, rng: Random) -> list[Cap]:
@@ -117,10 +115,9 @@ class Workload:
 
     def script(self, number: int) -> Script:
         """The body with this number."""
-        found = self._scripts.get(number)
-        if found is None:
-            found = self._scripts[number] = self._draw_script(Random(f"{self._seed}/script/{number}"), number)
-        return found
+        if number not in self._scripts:
+            self._scripts[number] = self._draw_script(Random(f"{self._seed}/script/{number}"), number)
+        return self._scripts[number]
 
     def _draw_script(self, rng: Random, number: int) -> Script:
         kinds: list[Kind] = ["work", "note", "note", "mark", "approval", "event", "timer"]
@@ -154,7 +151,7 @@ class Workload:
 
     @staticmethod
     def _add_acts(rng: Random, ops: list[Op]) -> None:
-        """Let a body act here and there. An act of two people asks for an approval, one that is fatal is denied."""
+        """Insert acts into a body. An act of two people asks for an approval; a fatal one is denied."""
         for at in range(rng.choice((1, 2, 3))):
             repeats: RepeatSafety = rng.choice(("native_key", "sets_state", "marker", "none"))
             act = Op(
@@ -196,7 +193,7 @@ class Workload:
                     timeout_seconds=rng.choice((None, None, 3.0, 40.0)),
                     lease_seconds=rng.choice((None, 2.0, 8.0, 20.0)),
                     input=rng.choice((None, b"x" * 10)),
-                    approval=self.approval(rng) if kind == "approval" else None,
+                    approval=self._approval(rng) if kind == "approval" else None,
                     wait=WaitSpec(
                         event=rng.choice((*EVENTS, "")),
                         source="ci",
@@ -212,8 +209,8 @@ class Workload:
 
     @staticmethod
     def _with_conditions(rng: Random, steps: list[StepSpec]) -> tuple[StepSpec, ...]:
-        """Some plans are of workflow files: steps are skipped, or have inputs that are made when their turn comes. Their draws
-        are their own, so that the seeds of before mean what they meant."""
+        """Let some steps be skipped, or have templates as inputs. These draws have their own generator, so that the results of older
+        seeds do not change."""
         made = []
         for step in steps:
             how = rng.choice(("plain", "plain", "skipped", "true", "false", "each", "fails"))
@@ -225,8 +222,7 @@ class Workload:
         return tuple(made)
 
     @staticmethod
-    def approval(rng: Random) -> ApprovalSpec:
-        """A question."""
+    def _approval(rng: Random) -> ApprovalSpec:
         return ApprovalSpec(
             action="deploy",
             people=rng.choice((1, 1, 2)),
@@ -237,17 +233,17 @@ class Workload:
     # ------------------------------------------------------------------------------------------- runs
 
     def new_id(self, now: float) -> int:
-        """An id for a run made at this virtual second."""
+        """The id of a run that is created at this virtual second."""
         return self._ids.new(EPOCH_US + int(now * SECOND_US))
 
     def run(self, now: float) -> CreateRun:
-        """The next run somebody asks for."""
+        """The next run that a client creates."""
         rng = self._rng
         number = self._numbers = self._numbers + 1
-        profile = self.favourite or rng.choice(PROFILES)
+        profile = self.only_profile or rng.choice(PROFILES)
         declared = rng.random() < self.declared
         planning = rng.random() < 0.1
-        plan = self.plan(rng, profile) if declared else (self.body(rng),)
+        plan = self.plan(rng, profile) if declared else (self._body(rng),)
         key = rng.random() < self.keyed
         context = Context(rng.choice(PEOPLE), "user", f"request-{number}")
         run_id, tenant, workspace = self.new_id(now), rng.choice(self.tenants), rng.choice(("default", "lab"))
@@ -272,8 +268,8 @@ class Workload:
         return build_create_run(request, run_id=run_id, tenant=tenant, workspace=workspace, eager=eager)
 
     @staticmethod
-    def body(rng: Random) -> StepSpec:
-        """The one step of a code-first run."""
+    def _body(rng: Random) -> StepSpec:
+        """The only step of a code-first run."""
         return msgspec.structs.replace(
             BODY_STEP, lease_seconds=rng.choice((None, 2.0, 10.0)), retries=rng.choice((None, 0, 1))
         )

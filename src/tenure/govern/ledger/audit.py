@@ -17,7 +17,6 @@ import msgspec
 
 from tenure import ids
 from tenure.artifacts import ArtifactStore, is_reference
-from tenure.doctor.admin_chain_check import find_broken_chain
 from tenure.doctor.checked_run import CheckedRun
 from tenure.doctor.examination import RunKeptChanging, load_run_dump
 from tenure.doctor.history import (
@@ -29,6 +28,7 @@ from tenure.doctor.history import (
 )
 from tenure.doctor.invariants import Finding
 from tenure.doctor.ledger_check import NEWEST, PAGE_LEAVES, LedgerFlaw, RecomputedLedger, recompute_ledger
+from tenure.doctor.tenant_checks import find_broken_chain
 from tenure.errors import TenureError
 from tenure.govern.ledger.signing_keys import SigningKeys
 from tenure.govern.ledger.tenant_ledger import TenantLedger

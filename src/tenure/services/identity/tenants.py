@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.doctor.admin_chain_check import find_broken_chain
+from tenure.doctor.tenant_checks import find_broken_chain
 from tenure.errors import TenureError
 from tenure.kernel.decide.validation import check_cap, is_name
 from tenure.kernel.identity_rows import SlackAppRow, TenantRow
