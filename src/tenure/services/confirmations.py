@@ -7,7 +7,7 @@ from typing import Any
 from tenure.errors import TenureError
 from tenure.services.identity.validation import is_id
 from tenure.services.scope import Scope
-from tenure.shapes.confirmations import Confirmable, ConfirmationResult, check_version_named
+from tenure.shapes.identity import Confirmable, ConfirmationResult, check_version_named
 from tenure.store.confirmations import Confirmation, ConfirmationRecords
 from tenure.store.identity import Identity
 

@@ -14,7 +14,7 @@ from tenure.kernel import commands as c
 from tenure.kernel.run_rows import CLOSED_RUN
 from tenure.orchestrator.outbox import build_undo_run
 from tenure.services.scope import Scope
-from tenure.shapes.undo import UndoLine, UndoResult, UndoRun
+from tenure.shapes.receipts import UndoLine, UndoResult, UndoRun
 
 _List = list  # `Undos.list` hides the builtin in annotations of the class
 

@@ -17,12 +17,11 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     attempt: int
     state: ArtifactState
-    """accepted (its attempt succeeded), pending (it is under way), failed (it ended otherwise), late."""
+    """accepted: its attempt succeeded. pending: its attempt is running. failed: its attempt did not succeed. late: see `late`."""
     size: int
     digest: str
     content_type: str
     worker: str
-    """Who uploaded it."""
     uploaded_at: datetime
     late: bool
-    """Uploaded after its lease had ended: kept as evidence, and it changed nothing."""
+    """Uploaded after the lease had ended. It is kept as evidence and has changed nothing."""
