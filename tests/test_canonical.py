@@ -117,7 +117,7 @@ def test_two_texts_of_one_value_are_one(one: bytes, other: bytes) -> None:
 @example(2**53 - 0.5, {"\uffff": 1, "\U00010000": 1})
 def test_the_quick_way_writes_what_the_long_one_does(double: float, names: dict[str, Any]) -> None:
     value = [double, names]
-    assert canonical(value) == canonical_form._Writer().written(value).encode()
+    assert canonical(value) == canonical_form._Writer().write(value).encode()
 
 
 # ----------------------------------------------------------------------------------------------- equality
