@@ -112,8 +112,13 @@ def _prepared(
         env=templates.evaluate_open_templates(job.env, scope, ("env",), places),
         cwd=None if job.cwd is None else templates.evaluate_open_templates(job.cwd, scope, ("cwd",), places),
     )
-    each = any(r.root == ATTEMPT_PATH[0] and r.parts[:1] in ((), ATTEMPT_PATH[1:]) for r in _refers(job))
-    return PreparedStep(input=plain_step_input(filled), idempotency_key=key, each_try=each)
+    each_try = any(map(names_attempt, _refers(job)))
+    return PreparedStep(input=plain_step_input(filled), idempotency_key=key, each_try=each_try)
+
+
+def names_attempt(reference: ExpressionReference) -> bool:
+    """Whether a reference is to the attempt number, or to all of `run`."""
+    return reference.root == ATTEMPT_PATH[0] and reference.parts[:1] in ((), ATTEMPT_PATH[1:])
 
 
 def plain_step_input(job: StepTemplate) -> bytes:
