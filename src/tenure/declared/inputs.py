@@ -101,12 +101,9 @@ def bind_inputs(
     """The inputs of a run as JSON: checked, with defaults filled in. INVALID_INPUT names the first `PROBLEMS_MAX` problems."""
     problems: list[Detail] = []
     guesses = Suggestions(GUESSES_MAX)
-    for name in given:
-        if len(problems) >= PROBLEMS_MAX:
-            break
-        if name not in inputs:
-            guess = guesses.close_to(str(name), inputs, "it has") if inputs else "; it has none"
-            problems.append(Detail(f"inputs.{name}", f"workflow {workflow} has no such input{guess}"))
+    for name in islice((name for name in given if name not in inputs), PROBLEMS_MAX):
+        guess = guesses.close_to(str(name), inputs, "it has") if inputs else "; it has none"
+        problems.append(Detail(f"inputs.{name}", f"workflow {workflow} has no such input{guess}"))
     bound: dict[str, Any] = {}
     for name, declared in inputs.items():
         if name in given:
@@ -124,9 +121,12 @@ def bind_inputs(
             problems.append(Detail("inputs", f"must be JSON: {fault}"))
         else:
             return plain
-    del problems[PROBLEMS_MAX:]
+    raise _invalid(problems[:PROBLEMS_MAX])
+
+
+def _invalid(problems: list[Detail]) -> TenureError:
     text = "; ".join(f"{problem.path} {problem.problem}" for problem in problems)
-    raise TenureError("INVALID_INPUT", text, tuple(problems))
+    return TenureError("INVALID_INPUT", text, tuple(problems))
 
 
 def parse_input_texts(inputs: Mapping[str, WorkflowInput], texts: Mapping[str, str]) -> dict[str, Any]:
@@ -147,7 +147,5 @@ def parse_input_texts(inputs: Mapping[str, WorkflowInput], texts: Mapping[str, s
                 Detail(f"inputs.{name}", f"must be {name_type(declared.type)} in JSON, not {text[:60]!r}")
             )
     if problems:
-        raise TenureError(
-            "INVALID_INPUT", "; ".join(f"{p.path} {p.problem}" for p in problems), tuple(problems)
-        )
+        raise _invalid(problems)
     return values

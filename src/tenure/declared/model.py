@@ -51,7 +51,7 @@ class DeclaredStep(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     kind: StepKind
     needs: tuple[str, ...] | None = None
-    """As in the file. None: the previous step."""
+    """The needs in the file. None: the previous step."""
     condition: str | None = None
     required: bool = True
     queue: str = "default"
