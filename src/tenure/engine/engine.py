@@ -61,7 +61,7 @@ from tenure.services.run_creation import RunCaller, StartOptionsDict, build_comm
 from tenure.services.runs import Runs
 from tenure.services.schedules import Schedules
 from tenure.services.scope import Runtime, Scope
-from tenure.services.undo import Undos
+from tenure.services.receipts import Undos
 from tenure.shapes.runs import Run, SignalResult, StartRun
 from tenure.store.factory import MigratableStore, open_store, throttle_messages
 from tenure.store.port import Store

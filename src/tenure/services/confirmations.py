@@ -1,4 +1,4 @@
-"""Confirmation, by a second person, of what others have made or changed."""
+"""Confirmation by a second person of what others have created or changed."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from typing import Any
 
 from tenure.errors import TenureError
 from tenure.services.identity.validation import is_id
-from tenure.services.scope import Scope
+from tenure.services.scope import Service
 from tenure.shapes.identity import Confirmable, ConfirmationResult, check_version_named
 from tenure.store.confirmations import Confirmation, ConfirmationRecords
 from tenure.store.identity import Identity
 
 
-class Confirmations:
-    """What the actor of a scope confirms in its tenant."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+class Confirmations(Service):
+    """Confirmations by a scope's actor in its tenant."""
 
     async def confirm(
         self,
@@ -27,22 +24,23 @@ class Confirmations:
         version: str | None = None,
         digest: str | None = None,
     ) -> ConfirmationResult:
-        """Confirm what others have made or changed. Their change alone no longer involves them in its runs.
+        """Confirm what others have created or changed. Their change alone no longer involves them in its runs.
 
-        Nobody confirms their own changes. `revision` names what was looked at; for a workflow `version` and `digest` do.
+        Nobody can confirm their own changes. `revision` is the revision that was looked at; a workflow has `version` and `digest`.
         """
         check_version_named(kind, revision, version, digest)
         seen: list[Any] = [version, digest] if kind == "workflow" else [] if kind == "key" else [revision]
         made = await self.confirm_row(kind, name, *seen)
-        left = made.row.unconfirmed.split()
-        return ConfirmationResult(kind=kind, name=name, confirmed=made.people, unconfirmed=left)
+        return ConfirmationResult(
+            kind=kind, name=name, confirmed=made.people, unconfirmed=made.row.unconfirmed.split()
+        )
 
     async def confirm_row(self, kind: Confirmable, name: str, *seen: Any) -> Confirmation[Any]:
         """Confirm a row as it was seen: a revision; the version and digest of a workflow; nothing for a key."""
         scope, caller = self._scope, self._scope.caller
-        scope.orchestrator  # noqa: B018 - refuses if the engine was opened to read only
+        scope.orchestrator  # noqa: B018 - refuses if the engine was opened for reading only
         if caller is not None and caller.kind == "client":
-            raise TenureError("FORBIDDEN", "a second person confirms, with a key or session of their own")
+            raise TenureError("FORBIDDEN", "only a person can confirm, with a key or session of their own")
         if kind in ("client", "key", "person") and not is_id(name):
             name = ""  # nothing has this id
         records = ConfirmationRecords(Identity(scope.store), scope.tenant, scope.admin_actor)

@@ -20,7 +20,7 @@ from tenure.errors import TenureError
 from tenure.kernel.identity_rows import ClientRow, PersonRow
 from tenure.services.identity.validation import already_exists, invalid_field, is_id
 from tenure.services.paging import NEWEST_CREATED, CreationPlace, Place, created_place, read_page
-from tenure.services.scope import Scope
+from tenure.services.scope import Service
 from tenure.shapes.pages import Page
 from tenure.store.confirmations import load_ties
 from tenure.store.identity import AdminChange, ChangeResult, Identity, tenant_not_found
@@ -30,11 +30,8 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class IdentityService:
+class IdentityService(Service):
     """The base of the identity services; see the laws above."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
 
     @property
     def _identity(self) -> Identity:
