@@ -267,7 +267,7 @@ BAD_PLANS: list[tuple[list[Any], str]] = [
     ([{"nme": "a"}], "unknown field"),
     ([{}], "missing required field"),
     ([{"name": 1}], "Expected `str`"),
-    (["a"], "a step is an object"),
+    (["a"], "a step must be an object"),
     ([{"name": "a", "kind": "dance"}], "Invalid enum value"),
     ([{"name": "a", "lease_seconds": 0.1}], "must be 1 to"),
     ([{"name": "a", "timeout_seconds": float("inf")}], "must be over 0"),

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tenure.errors import TenureError
+from tenure.errors import TenureError, field_error
 from tenure.kernel.identity_rows import ClientRow, PersonRow
-from tenure.services.identity.validation import already_exists, invalid_field, is_id
+from tenure.services.identity.validation import already_exists, is_id
 from tenure.services.paging import NEWEST_CREATED, CreationPlace, Place, created_place, read_page
 from tenure.services.scope import Service
 from tenure.shapes.pages import Page
@@ -40,7 +40,7 @@ class IdentityService(Service):
     async def _change(
         self, make: Callable[[int], Transaction[ChangeResult[T]]], tenant: str | None = None
     ) -> T:
-        self._scope.orchestrator  # noqa: B018 - refuses if the engine was opened to read only
+        self._scope.orchestrator  # noqa: B018 - refuses if the engine was opened for reading only
         return await self._identity.change(self._scope.tenant if tenant is None else tenant, make)
 
     async def _find(self, query: str, name: str, missing: TenureError) -> Any:
@@ -59,7 +59,7 @@ class IdentityService(Service):
         first: tuple[str, ...] | None = None,
         last: tuple[str, ...] = (),
     ) -> Page[V]:
-        """A page of a `_before` query; `first` and `last` are its arguments before and after the place and the limit."""
+        """A page of a `_before` query. `first` and `last` are its arguments before and after the place and the limit."""
         scope = self._scope
         before = (scope.tenant,) if first is None else first
 
@@ -83,11 +83,11 @@ class IdentityService(Service):
         actor = self._scope.admin_actor.actor
         return AdminChange(tenant=self._scope.tenant, kind=kind, actor=actor, about=about)
 
-    def _glass(self) -> dict[str, Any]:
+    def _break_glass(self) -> dict[str, Any]:
         return {"break_glass": True} if self._scope.admin_actor.breaks_glass else {}
 
     def _vouchers(self) -> str:
-        """Who becomes linked with a person who is changed here (law 4)."""
+        """Who becomes linked with a person that this scope changes (law 4)."""
         by = self._scope.admin_actor
         return "" if by.breaks_glass else by.people
 
@@ -98,7 +98,7 @@ class IdentityService(Service):
         by, ties = self._scope.admin_actor, (yield from load_ties(self._scope.tenant))
         if whose in ties.linked_with(by.actor, *by.people.split()):
             raise TenureError(
-                "FORBIDDEN", "nobody changes their own roles, groups or GitHub login: ask another admin"
+                "FORBIDDEN", "nobody can change their own roles, groups or GitHub login: ask another admin"
             )
 
     def _check_tenant_open(self) -> Transaction[None]:
@@ -107,7 +107,7 @@ class IdentityService(Service):
         if not found:
             raise tenant_not_found(tenant)
         if found[0].closed_at is not None:
-            raise invalid_field("tenant", "the tenant is closed")
+            raise field_error("tenant", "the tenant is closed")
 
     def _check_id_free(self, chosen: str) -> Transaction[None]:
         """Refuse an id that is in use. Clients and people share their ids."""
@@ -118,27 +118,26 @@ class IdentityService(Service):
     def _client(
         self, client: str, *, is_open: bool = False, field: str | None = None
     ) -> Transaction[ClientRow]:
-        """The client. `field` is the field of a body that names it: a missing client is then INVALID_INPUT."""
-        known = (yield Query("client_named", scalars=(self._scope.tenant, client))) if is_id(client) else []
-        if not known:
-            raise (
-                client_not_found(client)
-                if field is None
-                else invalid_field(field, f"there is no client {client[:64]!r}")
-            )
-        found: ClientRow = known[0]
+        """The client. If a `field` of the body names it, a missing client is INVALID_INPUT."""
+        missing = client_not_found(client)
+        found: ClientRow = yield from self._named(
+            "client", client, missing if field is None else field_error(field, missing.message)
+        )
         if is_open and found.closed_at is not None:
-            raise invalid_field(field or "client_id", "the client is closed")
+            raise field_error(field or "client_id", "the client is closed")
         return found
 
     def _person(self, person: str, *, is_open: bool = False) -> Transaction[PersonRow]:
-        known = (yield Query("person_named", scalars=(self._scope.tenant, person))) if is_id(person) else []
-        if not known:
-            raise person_not_found(person)
-        found: PersonRow = known[0]
+        found: PersonRow = yield from self._named("person", person, person_not_found(person))
         if is_open and found.closed_at is not None:
-            raise invalid_field("person_id", "the person is closed")
+            raise field_error("person_id", "the person is closed")
         return found
+
+    def _named(self, kind: str, name: str, missing: TenureError) -> Transaction[Any]:
+        known = (yield Query(f"{kind}_named", scalars=(self._scope.tenant, name))) if is_id(name) else []
+        if not known:
+            raise missing
+        return known[0]
 
 
 def client_not_found(client: str) -> TenureError:
