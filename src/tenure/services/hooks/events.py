@@ -1,10 +1,10 @@
-"""What a hook was told, read: its id, its key, its event, and what rules look at.
+"""Parsing of deliveries: id, key, event, and the values that rules use.
 
 Laws:
-1. Only bytes whose signature was checked are read here. What cannot be read is REQUEST_MALFORMED, and nothing is kept.
-2. What is kept can be read again later, by another process, with the same result: `rule_scope`.
-3. No credential is kept: of the headers those that rules need, of Slack's form neither its token nor its answer address.
-4. A delivery's id can stand in a path.
+1. Only bodies with a valid signature are parsed. A malformed body is REQUEST_MALFORMED, and nothing is stored.
+2. A stored delivery can be parsed later by another process, with the same result (`rule_scope`).
+3. No credential is stored: only the headers that rules need, and Slack's form without its token and response URL.
+4. A delivery's id can be part of a URL path.
 """
 
 from __future__ import annotations
@@ -24,36 +24,35 @@ from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
 
 _ID = re.compile(r"[A-Za-z0-9._~:@+=-]{1,150}")
 _EVENT = re.compile(r"[\x20-\x7e]{1,200}")
-_KEPT = {
+_STORED_HEADERS = {
     "github": re.compile(r"x-github-.*|content-type|user-agent"),
     "slack": re.compile(r"content-type|user-agent|x-slack-request-timestamp|x-slack-retry-.*"),
     "generic": re.compile(r"webhook-id|webhook-timestamp|ce-.*|content-type|user-agent"),
 }
-_NOT_KEPT = frozenset({"token", "response_url"})
+_SECRET_FIELDS = frozenset({"token", "response_url"})
 _FORM = "application/x-www-form-urlencoded"
 CLOUDEVENTS = "application/cloudevents+json"
 FIELDS_MAX = 100
 
 
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery, read."""
+    """A parsed delivery."""
 
     id: str
     key: str
     event: str
     headers: dict[str, str]
     body: bytes
-    """What is kept: the raw bytes, or of Slack what is not secret."""
+    """The stored body: the raw bytes, or Slack's fields without secrets."""
     digest: bytes
     """SHA-256 of the raw bytes."""
     fingerprint: str | None = None
     alike: bool = False
-    """Whether the same bytes under another id are the same delivery."""
+    """Whether the same bytes with another id are the same delivery."""
     signed: str | None = None
-    """Where the id is not what was signed: the key of the message that was."""
+    """If the signature does not cover the id: the key of the signed message."""
 
     def delivery(self, hook_id: str, tenant: str) -> DeliveryRow:
-        """As it is taken down."""
         headers = msgspec.json.encode(self.headers, order="sorted").decode()
         return DeliveryRow(
             hook_id,
@@ -70,12 +69,11 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def malformed_request(why: str) -> TenureError:
-    """What cannot be read."""
     return TenureError("REQUEST_MALFORMED", why)
 
 
 def decode_body(body: bytes) -> Any:
-    """JSON with no name twice in one object, or REQUEST_MALFORMED."""
+    """The value of a JSON body; REQUEST_MALFORMED if an object has a name twice."""
     try:
         return decode_json(body)
     except RecursionError:
@@ -85,19 +83,19 @@ def decode_body(body: bytes) -> Any:
 
 
 def decode_form(body: bytes) -> dict[str, str]:
-    """A form's fields, or REQUEST_MALFORMED."""
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        return dict(
+            parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        )
     except (ValueError, UnicodeDecodeError):
         raise malformed_request("the body is not a form in UTF-8") from None
-    return dict(pairs)
 
 
-def _kept(kind: str, headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if _KEPT[kind].fullmatch(name)}
+def _stored_headers(kind: str, headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if _STORED_HEADERS[kind].fullmatch(name)}
 
 
-def _content(headers: Mapping[str, str]) -> str:
+def _content_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -105,7 +103,7 @@ def _content(headers: Mapping[str, str]) -> str:
 
 
 def parse_github(headers: Mapping[str, str], body: bytes, *, by_letter: bool) -> HookEvent:
-    """A delivery of GitHub: keyed `github:{delivery id}` (GWI-07)."""
+    """A delivery from GitHub. Its key is `github:{delivery id}` (GWI-07)."""
     delivery, event = headers.get("x-github-delivery", ""), headers.get("x-github-event", "")
     if not _ID.fullmatch(delivery):
         raise malformed_request("X-GitHub-Delivery is missing or not an id")
@@ -116,7 +114,7 @@ def parse_github(headers: Mapping[str, str], body: bytes, *, by_letter: bool) ->
         id=delivery,
         key=f"github:{delivery}",
         event=event,
-        headers=_kept("github", headers),
+        headers=_stored_headers("github", headers),
         body=body,
         digest=sha256(body).digest(),
         fingerprint=_fingerprint(event, said, by_letter=by_letter),
@@ -125,24 +123,24 @@ def parse_github(headers: Mapping[str, str], body: bytes, *, by_letter: bool) ->
 
 
 def _github_body(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    if _content(headers) == _FORM:
+    if _content_type(headers) == _FORM:
         body = decode_form(body).get("payload", "").encode()
     said = decode_body(body)
     if not isinstance(said, dict):
-        raise malformed_request("an event of GitHub is a JSON object")
+        raise malformed_request("a GitHub event must be a JSON object")
     return said
 
 
 def _at(value: Any, *names: str) -> Any:
-    """What lies at a path, or None."""
+    """The value at a path, or None."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def _fingerprint(event: str, said: dict[str, Any], *, by_letter: bool) -> str | None:
-    """What makes two deliveries the same within seconds (GWI-13, decision 9): the pull request and the event's type, and
-    (unless a hook keeps to the letter) its action and the head commit. Of a push: the ref and the commit."""
+    """Two deliveries with the same fingerprint within seconds are duplicates (GWI-13, rule 9). It covers the pull request and the type of
+    the event, and unless `by_letter` its action and head commit; for a push the ref and the commit."""
     repo = _at(said, "repository", "full_name")
     number = _at(said, "pull_request", "number")
     if by_letter and number is None and _at(said, "issue", "pull_request") is not None:
@@ -159,7 +157,7 @@ def _fingerprint(event: str, said: dict[str, Any], *, by_letter: bool) -> str | 
 
 
 def github_trigger(said: Any) -> dict[str, str]:
-    """What an event of GitHub tells of a run's trigger."""
+    """The fields of a run's trigger from a GitHub event."""
     found = {
         "repo": _at(said, "repository", "full_name"),
         "pr_id": _at(said, "pull_request", "number") or _at(said, "issue", "number"),
@@ -170,7 +168,7 @@ def github_trigger(said: Any) -> dict[str, str]:
 
 
 def github_people(said: Any) -> list[str]:
-    """The logins of those behind an event of GitHub: who wrote the pull request or a commit, who pushed, who did what it tells of."""
+    """The logins behind a GitHub event: the authors of the pull request and of commits, the pusher and the sender."""
     found = [
         _at(said, "pull_request", "user", "login"),
         _at(said, "issue", "user", "login"),
@@ -190,7 +188,7 @@ def github_people(said: Any) -> list[str]:
 
 
 def parse_slack_command(headers: Mapping[str, str], body: bytes) -> HookEvent:
-    """A command typed in Slack: keyed `slack:{team_id}:{trigger_id}` (GWI-09)."""
+    """A command in Slack. Its key is `slack:{team_id}:{trigger_id}` (GWI-09)."""
     fields = decode_form(body)
     command = fields.get("command", "")
     if not _EVENT.fullmatch(command):
@@ -199,20 +197,20 @@ def parse_slack_command(headers: Mapping[str, str], body: bytes) -> HookEvent:
 
 
 def slack_account(fields: Mapping[str, Any]) -> str:
-    """The account that has typed a command, as `slack:TEAM/USER`; `?` for what is no id of Slack's."""
+    """The account that sent a command, as `slack:TEAM/USER`, with `?` for an invalid id."""
     parts = [str(fields.get(name, "")) for name in ("team_id", "user_id")]
     return "slack:" + "/".join(part if _ID.fullmatch(part) else "?" for part in parts)
 
 
 def parse_slack_action(headers: Mapping[str, str], body: bytes) -> tuple[HookEvent, dict[str, Any]]:
-    """A click in Slack, and what was clicked."""
+    """A click in Slack, and its payload."""
     said = decode_body(decode_form(body).get("payload", "").encode())
     if not isinstance(said, dict):
         raise malformed_request("`payload` is not a JSON object")
-    told = _slack(
+    event = _slack(
         headers, body, _at(said, "team", "id"), said.get("trigger_id"), str(said.get("type"))[:100], said
     )
-    return told, said
+    return event, said
 
 
 def _slack(
@@ -225,8 +223,8 @@ def _slack(
         id=str(trigger),
         key=f"slack:{team}:{trigger}",
         event=event if _EVENT.fullmatch(event) else "action",
-        headers=_kept("slack", headers),
-        body=msgspec.json.encode({name: value for name, value in said.items() if name not in _NOT_KEPT}),
+        headers=_stored_headers("slack", headers),
+        body=msgspec.json.encode({name: value for name, value in said.items() if name not in _SECRET_FIELDS}),
         digest=sha256(body).digest(),
     )
 
@@ -235,64 +233,56 @@ def _slack(
 
 
 def parse_generic(hook_id: str, headers: Mapping[str, str], body: bytes) -> HookEvent:
-    """A Standard Webhook; a CloudEvent is keyed by its source and id, any other by its webhook-id. (Ids are the senders'
-    own, so the hook is part of the key.)"""
-    event, signed = _envelope(headers, body), None
+    """A Standard Webhook. The key of a CloudEvent is its source and id, that of any other event its webhook-id. (Senders choose these ids,
+    so the hook is part of the key.)"""
+    given, signed = headers.get("webhook-id", ""), None
+    key = _key("webhook", hook_id, given)
+    event = _cloud_event(headers, body)
     if event is not None:
-        signed = _short("webhook", hook_id, headers.get("webhook-id", ""))
         source, name = _attribute(event, "source"), _attribute(event, "id")
-        if " " in source:  # else two events could have one key
-            raise malformed_request("a CloudEvent's 'source' is a URI: it has no space")
-        given = f"{source} {name}"
+        if " " in source:  # otherwise two events could have the same key
+            raise malformed_request("the 'source' of a CloudEvent must be a URI without spaces")
+        given, signed = f"{source} {name}", key
         delivery = f"ce_{sha256(given.encode()).hexdigest()[:40]}"
-        key = _short("cloudevents", hook_id, given)
+        key = _key("cloudevents", hook_id, given)
         kind = _attribute(event, "type")
     else:
-        given = headers.get("webhook-id", "")
         delivery = given if _ID.fullmatch(given) else f"id_{sha256(given.encode()).hexdigest()[:40]}"
-        key = _short("webhook", hook_id, given)
-        kind = _type(decode_body(body))
+        kind = _at(decode_body(body), "type")
+        if not (isinstance(kind, str) and 0 < len(kind) <= NAME_CHARS_MAX and kind.isprintable()):
+            kind = "webhook"
     return HookEvent(
         id=delivery,
         key=key,
         event=kind,
-        headers=_kept("generic", headers),
+        headers=_stored_headers("generic", headers),
         body=body,
         digest=sha256(body).digest(),
         signed=signed,
     )
 
 
-def _short(kind: str, hook_id: str, given: str) -> str:
-    """A key that is printable and not too long."""
+def _key(kind: str, hook_id: str, given: str) -> str:
+    """A printable key with a limited length."""
     key = f"{kind}:{hook_id}:{given}"
     if len(key) <= KEY_CHARS_MAX - 20 and key.isprintable():
         return key
     return f"{kind}:{hook_id}:sha256:{sha256(given.encode()).hexdigest()}"
 
 
-def _type(said: Any) -> str:
-    kind = _at(said, "type")
-    return (
-        kind
-        if isinstance(kind, str) and 0 < len(kind) <= NAME_CHARS_MAX and kind.isprintable()
-        else "webhook"
-    )
-
-
 def _attribute(event: Mapping[str, Any], name: str) -> str:
     value = event.get(name)
     if not isinstance(value, str) or not value or len(value) > 1_000 or not value.isprintable():
-        raise malformed_request(f"a CloudEvent's {name!r} is a short, printable text")
+        raise malformed_request(f"the {name!r} of a CloudEvent must be a short, printable text")
     return value
 
 
-def _envelope(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
-    """A CloudEvent in its JSON form, however it was sent; None: it is none."""
-    if _content(headers) == CLOUDEVENTS:
+def _cloud_event(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
+    """A CloudEvent in its JSON form, in either mode; None if the request is not a CloudEvent."""
+    if _content_type(headers) == CLOUDEVENTS:
         event = decode_body(body)
         if not isinstance(event, dict):
-            raise malformed_request("a CloudEvent is a JSON object")
+            raise malformed_request("a CloudEvent must be a JSON object")
         return event
     if "ce-specversion" not in headers:
         return None
@@ -304,15 +294,14 @@ def _envelope(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
 
 
 def rule_scope(kind: str, delivery: DeliveryRow) -> dict[str, Any]:
-    """What rules look at (law 2)."""
+    """The values that rules use (law 2)."""
     headers = msgspec.json.decode(delivery.headers, type=dict[str, str])
+    body: Any = None
     if kind == "github":
-        body: Any = _github_body(headers, delivery.body)
-    elif kind == "slack":
-        body = decode_body(delivery.body)
-    else:
-        body = _envelope(headers, delivery.body)
-        body = decode_body(delivery.body) if body is None else body
+        body = _github_body(headers, delivery.body)
+    elif kind != "slack":
+        body = _cloud_event(headers, delivery.body)
+    body = decode_body(delivery.body) if body is None else body
     action = _at(body, "action")
     if kind == "slack":
         action = next(iter(str(_at(body, "text") or "").split()), "")

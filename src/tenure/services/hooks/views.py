@@ -1,4 +1,4 @@
-"""Hooks and deliveries as they are shown."""
+"""Hooks and deliveries as shapes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ _ADDRESS = {
 
 
 def show_hook(hook: HookRow) -> Hook:
-    """A hook as it is shown."""
     return Hook(
         id=hook.id,
         kind=hook.kind,
@@ -55,11 +54,9 @@ def _item(row: DeliveryHeader | DeliveryRow) -> dict[str, Any]:
 
 
 def summarize_delivery(row: DeliveryHeader) -> DeliveryListItem:
-    """A delivery in a list."""
     return DeliveryListItem(**_item(row))
 
 
 def show_delivery(hook: HookRow, row: DeliveryRow) -> Delivery:
-    """A delivery with what it said."""
-    said = rule_scope(hook.kind, row)
-    return Delivery(**_item(row), headers=said["headers"], body=said["body"])
+    scope = rule_scope(hook.kind, row)
+    return Delivery(**_item(row), headers=scope["headers"], body=scope["body"])
