@@ -159,7 +159,6 @@ class ArtifactStore:
                 await obstore.delete_async(store, path)
 
     async def get(self, reference: bytes) -> bytes:
-        """The payload of a reference."""
         try:
             named = msgspec.json.decode(reference, type=ArtifactReference)
         except msgspec.DecodeError as fault:

@@ -39,11 +39,9 @@ class Clock(Protocol):
 
     def now_us(self) -> int:
         """Wall time."""
-        ...
 
     def monotonic_us(self) -> int:
         """Time that never goes back, from an arbitrary start."""
-        ...
 
 
 class HostClock:

@@ -32,7 +32,6 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 class Database(msgspec.Struct, frozen=True):
     kind: Literal["sqlite", "postgres"]
     address: str
-    """A path, or a DSN."""
 
     @classmethod
     def parse(cls, text: str) -> Database:
@@ -94,5 +93,4 @@ def choose_patience() -> float:
 
 
 def choose_profiles() -> str | None:
-    """The folder of custom profiles, if there is one."""
     return os.environ.get(PROFILES_VARIABLE) or None

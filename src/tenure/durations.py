@@ -57,6 +57,5 @@ def _text_seconds(text: str) -> float:
 
 
 def _shown(value: object) -> str:
-    """The value for an error message, shortened."""
     shown = str(value) if isinstance(value, timedelta) else repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -101,7 +101,6 @@ def _base36(number: int) -> str:
 
 
 def question_text(kind: str, run_id: int, no: int) -> str:
-    """The id of a run's approval or proposal."""
     return _part_text("prop" if kind == "proposal" else "apr", run_id, no)
 
 

@@ -24,7 +24,6 @@ KEY_TEXT_CHARS_MAX = 512
 LABEL_CHARS_MAX = 1_000
 """Names of checkpoints and waits (a path of scopes and a name), references, progress messages, costs of tries."""
 CODE_CHARS_MAX = 64
-"""Codes of failures, and reasons."""
 RETRIES_MAX = 1_000
 MOMENT_US_MAX = 253_402_300_799_999_999
 """The last microsecond of the year 9999."""
@@ -51,7 +50,6 @@ EVENT_IDS_PER_RUN_MAX = 50_000
 CHILDREN_PER_RUN_MAX = 20_000
 CLAIM_STEPS_MAX = 500
 BATCH_COMMANDS_MAX = 512
-"""Commands in one commit."""
 QUEUE_COMMANDS_MAX = 10_000
 """Waiting commands of an orchestrator. More are refused with QUEUE_FULL."""
 COMMAND_SECONDS_MAX = 30.0
@@ -67,9 +65,7 @@ CALL_MARGIN_SECONDS = 0.5
 CALL_SECONDS_MIN = 0.5
 """With less time left in the lease no call is started, unless its own limit is shorter."""
 SPENT_MICROS_MAX = 10**15
-"""One cost."""
 COST_COUNT_MAX = 10**12
-"""Tokens or calls of one cost."""
 COST_TOTAL_MAX = 2**62
 """Sums of costs saturate here."""
 COSTS_PER_MESSAGE_MAX = 100
@@ -113,7 +109,6 @@ SET_ASIDE_MAX = 10_000
 PROFILE_BYTES_MAX = 256 * 1024
 PROFILES_OWN_MAX = 100
 WORKFLOW_BYTES_MAX = 256 * 1024
-"""A workflow file."""
 WORKFLOW_DEPTH_MAX = 32
 """Nested lists and maps in a workflow file."""
 WORKFLOW_NODES_MAX = 20_000
@@ -125,7 +120,6 @@ SUGGESTIONS_MAX = 10
 """"Did you mean ...?" in the errors of one document."""
 EXPRESSION_BYTES_MAX = 2 * 1024
 COMPREHENSIONS_MAX = 8
-"""In one expression."""
 COMPREHENSIONS_NESTED_MAX = 2
 EXPRESSION_DEPTH_MAX = 50
 """Nested parentheses, operators and fields."""
@@ -134,14 +128,12 @@ EXPRESSION_WORK_MAX = 10_000_000
 EXPRESSIONS_WORK_MAX = 20_000_000
 """The work of all expressions of one plan, step, delivery or verdict."""
 EXPRESSION_MEMORY_BYTES_MAX = 64 * 1024 * 1024
-"""The memory of one expression in the worst case."""
 EXPRESSION_VALUE_BYTES_MAX = 4 * 1024 * 1024
 """A value that an expression may use, as JSON."""
 POLICY_RULES_MAX = 1_000
 POLICY_RULES_PER_OPERATION_MAX = 100
 """A verdict names all rules for its operation."""
 POLICY_CASES_MAX = 1_000
-"""Tests in a policy file."""
 POLICY_PEOPLE_MAX = 20
 """Approvers that a rule may require."""
 SHADOWED_MAX = 10_000
@@ -168,7 +160,6 @@ LOG_LINES_PER_RUN_MAX = 10_000
 LOG_TEXT_CHARS_MAX = 4_000
 LOG_FIELDS_BYTES_MAX = 8 * 1024
 SCHEDULE_SECONDS = 1.0
-"""How often a scheduler looks for due slots."""
 SCHEDULES_AT_ONCE_MAX = 100
 SCHEDULE_LATE_SECONDS = 60.0
 """A slot that is found later was missed; the schedule's catch-up policy decides."""

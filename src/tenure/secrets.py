@@ -69,7 +69,6 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     """The secrets that tenants may name in this process (law 4)."""
 
     folder: str | None = None
-    """The folder of files with secrets, if there is one."""
     shared: bool = False
 
     def __post_init__(self) -> None:

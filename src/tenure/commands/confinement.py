@@ -117,8 +117,6 @@ def shared_folders(user: CommandUser | None = None, cwd: str | None = None) -> l
 
 
 class _Installation(msgspec.Struct, frozen=True):
-    """The files that this process consists of."""
-
     python: str
     """The interpreter's real file, which reads no `pyvenv.cfg`."""
     paths: tuple[str, ...]

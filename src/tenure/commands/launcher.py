@@ -106,7 +106,6 @@ def _places(path: str) -> list[tuple[str, str]]:
 
 
 def _seen(path: str) -> tuple[int, int] | None:
-    """The device and inode at a path."""
     try:
         found = os.stat(path)
     except OSError:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from tenure.declared.grammar import json_schema
-from tenure.declared.inputs import WorkflowInput
 from tenure.declared.loader import load_workflow, load_workflow_file
-from tenure.declared.model import DeclaredStep, DeclaredWorkflow
+from tenure.declared.model import DeclaredStep, DeclaredWorkflow, WorkflowInput
 from tenure.declared.step_inputs import prepare_step
 from tenure.declared.step_resolver import StepResolver
 

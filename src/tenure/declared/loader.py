@@ -11,13 +11,13 @@ import msgspec
 from tenure import custom_profiles
 from tenure.canonical import canonical
 from tenure.declared.grammar import DEFAULT_PROFILE, WORKFLOW
-from tenure.declared.inputs import WorkflowInput
 from tenure.declared.model import (
     ApprovalQuestion,
     DeclaredStep,
     DeclaredWorkflow,
     RetrySettings,
     WaitSettings,
+    WorkflowInput,
 )
 from tenure.declared.step_inputs import split_arguments
 from tenure.declared.validation import WorkflowValidator

@@ -67,7 +67,6 @@ def _decoded(template: bytes) -> StepTemplate:
 
 
 def template_references(template: bytes) -> set[ExpressionReference]:
-    """The references that `prepare_step` evaluates."""
     return set(_refers(_decoded(template)))
 
 

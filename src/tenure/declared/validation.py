@@ -82,8 +82,6 @@ class NeedsGraph:
 
 
 class WorkflowValidator:
-    """Checks the rules that the grammar cannot express."""
-
     def __init__(
         self, root: YamlNode, data: dict[str, Any], profile: Profile | None, problems: FileProblems
     ) -> None:

@@ -7,7 +7,6 @@ import msgspec
 
 class ErrorSpec(msgspec.Struct, frozen=True):
     status: int
-    """The HTTP status."""
     meaning: str
     remedy: str
     """What to do next, in terms of commands and Python: never HTTP paths or headers."""

@@ -41,7 +41,6 @@ CACHE_SECONDS = 1.0
 PAGE = 500
 CACHED_WORKFLOWS_MAX = 2_000
 REFERENCES_MAX = 20
-"""The references of a schema that may follow each other."""
 
 
 class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,8 +180,6 @@ def _load_declared(row: WorkflowRow, about: dict[str, Any]) -> StartableWorkflow
 
 
 class _CodeDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed to start a workflow in Python."""
-
     queue: str | None = None
     profile: str | None = None
     timeout_seconds: float | None = None
@@ -228,8 +225,6 @@ def _input_names(schema: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
 
 
 class _Schema(msgspec.Struct, frozen=True):
-    """The parts of a JSON Schema that are needed here."""
-
     defs: dict[str, Any] = msgspec.field(default={}, name="$defs")
     ref: str | None = msgspec.field(default=None, name="$ref")
     properties: dict[str, Any] | None = None
@@ -313,7 +308,6 @@ def show_workflow(row: WorkflowRow) -> RegisteredWorkflow:
 
 
 def describe_workflow(workflow: Workflow[..., Any] | DeclaredWorkflow) -> dict[str, Any]:
-    """The description of a workflow for registration."""
     if isinstance(workflow, DeclaredWorkflow):
         return {
             "name": workflow.name,

@@ -54,12 +54,10 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls, value: Any, status: int = 200, *, location: str | None = None, run_id: int | None = None
     ) -> StoredResponse:
-        """A response with this value as its body."""
         return cls(status=status, body=msgspec.json.encode(value), location=location, run_id=run_id)
 
     @classmethod
     def stored(cls, record: IdempotencyRow) -> StoredResponse:
-        """The response that a record stores."""
         head, _, body = (record.response or b"").partition(b"\n")
         status, _, location = head.decode().partition(" ")
         return cls(

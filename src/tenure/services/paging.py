@@ -57,5 +57,4 @@ async def read_page(
 
 
 def created_place(row: Any) -> list[Any]:
-    """The place of a row in a list by creation."""
     return [row.created_at, row.id]

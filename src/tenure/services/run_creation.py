@@ -59,7 +59,6 @@ class RunCaller(msgspec.Struct, frozen=True, kw_only=True):
     involved: str = ""
     """Other involved people, as `id id`."""
     key: str | None = None
-    """The idempotency key."""
     source: str = "api"
     """The namespace of the key."""
     request_hash: bytes = b""
@@ -278,7 +277,6 @@ async def _find_response(scope: Scope, keyed: KeyedRequest) -> StoredResponse | 
 def answer_created(
     command: c.CreateRun, run_id: int, status: str, at: int, show: ShowCreated | None = None
 ) -> StoredResponse:
-    """The response to a request that created a run."""
     text = ids.run_text(run_id)
     body = RunCreated(
         id=text,

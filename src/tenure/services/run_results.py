@@ -33,8 +33,6 @@ _API_CODES = {"STORE_UNAVAILABLE": "UPSTREAM_UNAVAILABLE"}
 
 
 class RunFailure(msgspec.Struct, frozen=True):
-    """The response for a run that did not succeed."""
-
     status: int
     error: TenureError
 

@@ -51,8 +51,6 @@ def _set_done(future: asyncio.Future[None]) -> None:
 
 
 class RunWaiters:
-    """The waiters of this process, by run."""
-
     def __init__(self) -> None:
         self._by_run: dict[int, RunWaiter] = {}
 

@@ -32,9 +32,8 @@ from tenure.services.evidence import seal_run
 from tenure.services.plans import PlanLike, encode_json_object, encode_payload, make_plan
 from tenure.services.run_waiters import POLL_SECONDS_LOCAL, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from tenure.services.scope import Service
-from tenure.shapes.artifacts import Artifact
 from tenure.shapes.events import Event
-from tenure.shapes.runs import Explanation, ReportStatement, Run, RunLogLine, RunPage, SignalResult
+from tenure.shapes.runs import Artifact, Explanation, ReportStatement, Run, RunLogLine, RunPage, SignalResult
 from tenure.shapes.steps import FailedAttempt, Step
 
 RETENTION_PAGE = 200

@@ -53,7 +53,6 @@ class Runtime:
         self.only_reads = only_reads
         """No command is sent, because the database may be read-only."""
         self.seals = seals
-        """Whether finished runs are sealed with evidence."""
         self.workers: list[LocalWorker] = []
         """The workers of this process, which learn of a cancellation immediately."""
         self.waiters = RunWaiters()
@@ -128,7 +127,6 @@ class Scope:
 
     @property
     def admin_actor(self) -> AdminActor:
-        """The author of an administrative change in this scope."""
         caller = self.caller
         if caller is None:  # the local account owns the database, whatever name it gives
             name, account = f"{DATABASE_OWNER}:{self.actor}", f"uid:{os.getuid()}"

@@ -1,4 +1,4 @@
-"""What a run looks like from outside: the run, its summary in lists, its log lines, the reason why it waits."""
+"""What a run looks like from outside: the run, its summary in lists, its log lines and files, the reason why it waits."""
 
 from __future__ import annotations
 
@@ -188,3 +188,23 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     text: str
     step: str | None = None
     until: datetime | None = None
+
+
+ArtifactState = Literal["accepted", "pending", "failed", "late"]
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A named file of a run."""
+
+    name: str
+    step: str
+    attempt: int
+    state: ArtifactState
+    """accepted: its attempt succeeded. pending: its attempt is running. failed: its attempt did not succeed. late: see `late`."""
+    size: int
+    digest: str
+    content_type: str
+    worker: str
+    uploaded_at: datetime
+    late: bool
+    """Uploaded after the lease had ended. It is kept as evidence and has changed nothing."""

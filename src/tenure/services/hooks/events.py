@@ -1,4 +1,4 @@
-"""Parsing of deliveries: id, key, event, and the values that rules use.
+"""Parsing of deliveries: id, key, event, and the values that rules use; and hooks and deliveries as shapes.
 
 Laws:
 1. Only bodies with a valid signature are parsed. A malformed body is REQUEST_MALFORMED, and nothing is stored.
@@ -18,9 +18,13 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tenure.canonical import decode_json
+from tenure.clock import to_datetime
 from tenure.errors import TenureError
-from tenure.kernel.server_rows import DeliveryRow
+from tenure.ids import run_text
+from tenure.kernel.server_rows import DeliveryRow, HookRow
 from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
+from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook, HookRule, HookSettings
+from tenure.store.hook_deliveries import DeliveryHeader
 
 _ID = re.compile(r"[A-Za-z0-9._~:@+=-]{1,150}")
 _EVENT = re.compile(r"[\x20-\x7e]{1,200}")
@@ -36,8 +40,6 @@ FIELDS_MAX = 100
 
 
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed delivery."""
-
     id: str
     key: str
     event: str
@@ -132,7 +134,6 @@ def _github_body(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
 
 
 def _at(value: Any, *names: str) -> Any:
-    """The value at a path, or None."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
@@ -157,7 +158,6 @@ def _fingerprint(event: str, said: dict[str, Any], *, by_letter: bool) -> str | 
 
 
 def github_trigger(said: Any) -> dict[str, str]:
-    """The fields of a run's trigger from a GitHub event."""
     found = {
         "repo": _at(said, "repository", "full_name"),
         "pr_id": _at(said, "pull_request", "number") or _at(said, "issue", "number"),
@@ -311,3 +311,54 @@ def rule_scope(kind: str, delivery: DeliveryRow) -> dict[str, Any]:
         "body": body,
         "headers": headers,
     }
+
+
+# -------------------------------------------------------------------------------------------------- shapes
+
+_ADDRESS = {
+    "github": "/hooks/github/{}",
+    "slack": "/hooks/slack/{}/commands",
+    "generic": "/hooks/generic/{}",
+}
+
+
+def show_hook(hook: HookRow) -> Hook:
+    return Hook(
+        id=hook.id,
+        kind=hook.kind,
+        name=hook.name,
+        address=_ADDRESS[hook.kind].format(hook.id),
+        workspace=hook.workspace,
+        secrets=msgspec.json.decode(hook.secrets),
+        rules=msgspec.json.decode(hook.rules, type=list[HookRule]),
+        owner=hook.owner,
+        settings=msgspec.json.decode(hook.settings, type=HookSettings),
+        disabled=hook.disabled,
+        revision=hook.revision,
+        unconfirmed=hook.unconfirmed.split(),
+        created_at=to_datetime(hook.created_at),
+        updated_at=to_datetime(hook.updated_at),
+    )
+
+
+def _item(row: DeliveryHeader | DeliveryRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "key": row.name,
+        "event": row.event,
+        "received_at": to_datetime(row.received_at),
+        "status": row.status,
+        "run_id": None if row.run_id is None else run_text(row.run_id),
+        "note": row.note,
+        "replays": row.replays,
+        "tries": row.tries,
+    }
+
+
+def summarize_delivery(row: DeliveryHeader) -> DeliveryListItem:
+    return DeliveryListItem(**_item(row))
+
+
+def show_delivery(hook: HookRow, row: DeliveryRow) -> Delivery:
+    scope = rule_scope(hook.kind, row)
+    return Delivery(**_item(row), headers=scope["headers"], body=scope["body"])

@@ -94,7 +94,6 @@ class HookIntake:
         self._trim_at = 0.0
         self._reading = asyncio.Semaphore(SCAN_ROWS_MAX)
         self.set_aside = 0
-        """The number of deliveries that were set aside."""
         self.on_taken: Callable[[str, str, str, str | None, str], None] | None = None
         """Called for each delivery: source, `hit` or `miss` of its key, the key, the run's id, the tenant."""
 

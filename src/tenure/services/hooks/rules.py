@@ -28,8 +28,6 @@ RULES_BYTES_MAX = 256 * 1024
 
 
 class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The rule that matches a delivery, with its evaluated values."""
-
     index: int
     rule: HookRule
     input: dict[str, Any]
@@ -42,7 +40,6 @@ class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_problems(rules: list[HookRule]) -> list[Detail]:
-    """All problems of a hook's rules."""
     return list(_problems(rules))
 
 

@@ -56,7 +56,6 @@ def sign_standard(secret: bytes, signed: bytes) -> str:
 
 
 def standard_key(secret: bytes) -> bytes:
-    """The key of a Standard Webhooks secret."""
     if not secret.startswith(WHSEC):
         return secret
     try:

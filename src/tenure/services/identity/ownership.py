@@ -25,7 +25,6 @@ async def resolve_owner(scope: Scope, who: Principal, given: str | None) -> str:
 
 
 def require_person(who: Principal) -> str:
-    """The id of the caller, who must be a person."""
     if who.kind != "person":
         raise TenureError("FORBIDDEN", "only a person can do this, with a key or session of their own")
     return who.id

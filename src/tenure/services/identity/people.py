@@ -235,7 +235,6 @@ def _account_links(row: PersonRow, now: int) -> list[AccountLinkRow]:
 
 
 def _is_promotion(before: PersonRow, row: PersonRow) -> bool:
-    """Whether a person gets a role, a group or another login."""
     roles = set(split_list(row.roles)) - set(split_list(before.roles))
     groups = set(split_list(row.groups)) - set(split_list(before.groups))
     return bool(roles or groups) or row.github != before.github

@@ -62,19 +62,15 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 OPERATOR = Principal(kind="operator", tenant=OPERATOR_TENANT, id=OPERATOR_ID, roles=frozenset(), key_id="")
-"""The installation's operator, for programs that set an installation up."""
 
 
 class NewCredential(msgspec.Struct, frozen=True):
-    """A new credential."""
-
     id: str
     secret: str
     hash: bytes
 
     @property
     def text(self) -> str:
-        """The credential as its owner sends it."""
         return f"tn_{self.id}_{self.secret}"
 
 

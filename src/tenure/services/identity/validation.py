@@ -38,7 +38,6 @@ def is_id(text: str) -> bool:
 
 
 def check_or_make_id(given: str | None, prefix: str) -> str:
-    """The given id, or a new one."""
     if given is None:
         return new_id(prefix)
     if not is_id(given):
@@ -96,7 +95,6 @@ def check_seconds(what: str, seconds: float, least: float, most: float) -> None:
 
 
 def expiry_us(expires_at: datetime | None, now: int) -> int | None:
-    """The expiry of a key in microseconds."""
     if expires_at is None:
         return None
     at = (expires_at - _EPOCH) // timedelta(microseconds=1)
