@@ -32,7 +32,7 @@ PREFIX = "TENURE_SECRET_"
 _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _FILE = re.compile(r"file:(/[^\0]+)")
 _LETTERS = re.compile(r"[A-Za-z0-9]+")
-REFERENCE_FORM = "is a reference, `env:NAME` or `file:/PATH`; the secret itself is never sent here"
+REFERENCE_FORM = "must be a reference, `env:NAME` or `file:/PATH`; never send the secret itself"
 
 _resolved: ContextVar[list[bytes] | None] = ContextVar("secrets_resolved", default=None)
 
@@ -95,7 +95,7 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
         """The value of a reference, without the line end of a file; SECRET_UNAVAILABLE if there is none."""
         problem = self.problem(reference, tenant)
         if problem is not None:
-            raise TenureError("SECRET_UNAVAILABLE", f"a secret's reference {problem}")
+            raise TenureError("SECRET_UNAVAILABLE", f"the reference of a secret {problem}")
         kind, _, where = reference.partition(":")
         value = os.environb.get(where.encode()) if kind == "env" else self._read(where, tenant)
         return _checked(reference, value)
@@ -136,7 +136,7 @@ def _read_file(file: Path) -> bytes | None:
 def resolve_own(reference: str) -> bytes:
     """The value of a reference in the installation's own settings; SECRET_UNAVAILABLE if there is none."""
     if not is_reference(reference):
-        raise TenureError("SECRET_UNAVAILABLE", f"a secret's reference {REFERENCE_FORM}")
+        raise TenureError("SECRET_UNAVAILABLE", f"the setting for a secret {REFERENCE_FORM}")
     kind, _, where = reference.partition(":")
     if kind == "env":
         return _checked(reference, os.environb.get(where.encode()))

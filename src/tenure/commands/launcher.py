@@ -345,9 +345,12 @@ def _report_failure(report: int, fault: Exception) -> NoReturn:
 
 
 def _warn(path: str) -> None:
-    said = f"tenure: {path} was created or replaced while this command ran, in a folder that cannot be protected. The command could"
+    warning = (
+        f"tenure: {path} was created or replaced while this command ran, in a folder that cannot be protected. The command could"
+        " read it. Keep it in a folder of its own, and change the secret.\n"
+    )
     with suppress(OSError):
-        os.write(2, os.fsencode(f"{said} read it. Keep it in a folder of its own, and change the secret.\n"))
+        os.write(2, os.fsencode(warning))
 
 
 def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn:

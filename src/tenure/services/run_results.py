@@ -19,7 +19,7 @@ import msgspec
 from tenure import ids
 from tenure.artifacts import is_reference
 from tenure.errors import CODES, Detail, TenureError
-from tenure.kernel.run_rows import CLOSED_RUN, PayloadRow
+from tenure.kernel.run_rows import CLOSED_RUN
 from tenure.reads.payloads import decode_payload
 from tenure.reads.status_batch import StatusBatcher
 from tenure.sdk import codec
@@ -65,9 +65,9 @@ async def await_result(
             return UnfinishedRun(
                 id=ids.run_text(number), status="queued" if glance is None else glance.status
             )
-        body = await _read_body(scope, glance)
         if glance.status != "succeeded":
-            return _failure(glance, decode_payload(body))
+            return _failure(glance, decode_payload(await scope.read_payload(number, glance.error_ref)))
+        body = await scope.read_payload(number, glance.output_ref)
         if body is not None and body.startswith(codec.RESERVED) and not is_reference(body):
             number, is_restart = ids.run_int(codec.decode_restart(body)), True
             continue
@@ -103,24 +103,16 @@ async def _wait_for_end(
             pause = min(pause * 1.5, POLL_SECONDS_MAX)
 
 
-async def _read_body(scope: Scope, glance: RunGlance) -> bytes | None:
-    ref = glance.output_ref if glance.status == "succeeded" else glance.error_ref
-    if ref is None:
-        return None
-    found: list[PayloadRow] = await scope.store.read("payload", glance.id, ref)
-    return found[0].body if found else None
-
-
-def _failure(glance: RunGlance, said: Any) -> RunFailure:
+def _failure(glance: RunGlance, cause: Any) -> RunFailure:
     """See law 3."""
     reason = glance.reason or "STEP_FAILED"
     reason = _API_CODES.get(reason, reason)
     code = reason if reason in CODES else "STEP_FAILED"
     message = f"{ids.run_text(glance.id)} {glance.status} ({reason})"
     details: tuple[Detail, ...] = (Detail("reason", reason),)
-    if said is not None:
-        message += f": {said}"
-        details += (Detail("error", str(said)),)
+    if cause is not None:
+        message += f": {cause}"
+        details += (Detail("error", str(cause)),)
     if glance.status == "canceled":
         return RunFailure(409, TenureError("RUN_CANCELED", message, details))
     own = CODES[code].status

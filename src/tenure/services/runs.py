@@ -159,7 +159,7 @@ class Runs(Service):
         with scope.runtime.waiters.waiting(number) as waiter:
             while not waiter.succeeded:
                 local = any(worker.holds(scope.tenant, number) for worker in scope.runtime.workers)
-                if not local:  # else its worker notifies us
+                if not local:  # a local worker notifies the waiter
                     run = await self._find(number, may_be_missing)
                     if run is not None and run.status in CLOSED_RUN:
                         break
@@ -176,7 +176,7 @@ class Runs(Service):
                 return waiter.output
         assert run is not None
         if run.status == "succeeded":
-            return await self._payload(run, run.output_ref)
+            return await scope.read_payload(number, run.output_ref)
         raise await self._failure(run)
 
     async def _find(self, number: int, may_be_missing: bool) -> RunRow | None:
@@ -188,15 +188,11 @@ class Runs(Service):
                 return None
             raise
 
-    async def _payload(self, run: RunRow, ref: int | None) -> bytes | None:
-        rows = [] if ref is None else await self._scope.store.read("payload", run.id, ref)
-        return rows[0].body if rows else None
-
     async def _failure(self, run: RunRow) -> TenureError:
-        """The error of a run that did not succeed. A code of the user's own is kept as its `reason`."""
+        """The error of a run that did not succeed. A user's own code is its `reason`."""
         reason = run.reason or "STEP_FAILED"
         code = "RUN_CANCELED" if run.status == "canceled" else reason if reason in CODES else "STEP_FAILED"
-        error = decode_payload(await self._payload(run, run.error_ref))
+        error = decode_payload(await self._scope.read_payload(run.id, run.error_ref))
         cause = f": {error}" if error is not None else ""
         message = f"{ids.run_text(run.id)} {run.status} ({reason}){cause}"
         return TenureError(code, message, status=run.status, reason=reason, error=error)

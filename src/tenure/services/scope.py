@@ -165,6 +165,10 @@ class Scope:
         """Create a run, and return its id."""
         return ids.run_text((await self.orchestrator.create(command)).run_id)
 
+    async def read_payload(self, run_id: int, ref: int | None) -> bytes | None:
+        rows = [] if ref is None else await self.store.read("payload", run_id, ref)
+        return rows[0].body if rows else None
+
     async def store_payload(self, body: bytes | None, run_id: str) -> bytes | None:
         """A payload for the database. A large one, or one that looks like a reference, is stored as an artifact."""
         if body is None or (len(body) <= codec.INLINE_BYTES_MAX and not body.startswith(codec.RESERVED)):

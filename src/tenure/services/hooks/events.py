@@ -111,7 +111,7 @@ def parse_github(headers: Mapping[str, str], body: bytes, *, by_letter: bool) ->
         raise malformed_request("X-GitHub-Delivery is missing or not an id")
     if not _EVENT.fullmatch(event):
         raise malformed_request("X-GitHub-Event is missing or not the name of an event")
-    said = _github_body(headers, body)
+    payload = _github_body(headers, body)
     return HookEvent(
         id=delivery,
         key=f"github:{delivery}",
@@ -119,7 +119,7 @@ def parse_github(headers: Mapping[str, str], body: bytes, *, by_letter: bool) ->
         headers=_stored_headers("github", headers),
         body=body,
         digest=sha256(body).digest(),
-        fingerprint=_fingerprint(event, said, by_letter=by_letter),
+        fingerprint=_fingerprint(event, payload, by_letter=by_letter),
         alike=True,
     )
 
@@ -127,10 +127,10 @@ def parse_github(headers: Mapping[str, str], body: bytes, *, by_letter: bool) ->
 def _github_body(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     if _content_type(headers) == _FORM:
         body = decode_form(body).get("payload", "").encode()
-    said = decode_body(body)
-    if not isinstance(said, dict):
+    payload = decode_body(body)
+    if not isinstance(payload, dict):
         raise malformed_request("a GitHub event must be a JSON object")
-    return said
+    return payload
 
 
 def _at(value: Any, *names: str) -> Any:
@@ -139,45 +139,45 @@ def _at(value: Any, *names: str) -> Any:
     return value
 
 
-def _fingerprint(event: str, said: dict[str, Any], *, by_letter: bool) -> str | None:
+def _fingerprint(event: str, payload: dict[str, Any], *, by_letter: bool) -> str | None:
     """Two deliveries with the same fingerprint within seconds are duplicates (GWI-13, rule 9). It covers the pull request and the type of
     the event, and unless `by_letter` its action and head commit; for a push the ref and the commit."""
-    repo = _at(said, "repository", "full_name")
-    number = _at(said, "pull_request", "number")
-    if by_letter and number is None and _at(said, "issue", "pull_request") is not None:
-        number = _at(said, "issue", "number")
+    repo = _at(payload, "repository", "full_name")
+    number = _at(payload, "pull_request", "number")
+    if by_letter and number is None and _at(payload, "issue", "pull_request") is not None:
+        number = _at(payload, "issue", "number")
     if number is not None:
         parts = [event, repo, number]
         if not by_letter:
-            parts += [_at(said, "action"), _at(said, "pull_request", "head", "sha")]
+            parts += [_at(payload, "action"), _at(payload, "pull_request", "head", "sha")]
     elif event == "push":
-        parts = [event, repo, _at(said, "ref"), _at(said, "after")]
+        parts = [event, repo, _at(payload, "ref"), _at(payload, "after")]
     else:
         return None
     return sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def github_trigger(said: Any) -> dict[str, str]:
+def github_trigger(payload: Any) -> dict[str, str]:
     found = {
-        "repo": _at(said, "repository", "full_name"),
-        "pr_id": _at(said, "pull_request", "number") or _at(said, "issue", "number"),
-        "pr_url": _at(said, "pull_request", "html_url"),
-        "commit": _at(said, "pull_request", "head", "sha") or _at(said, "after"),
+        "repo": _at(payload, "repository", "full_name"),
+        "pr_id": _at(payload, "pull_request", "number") or _at(payload, "issue", "number"),
+        "pr_url": _at(payload, "pull_request", "html_url"),
+        "commit": _at(payload, "pull_request", "head", "sha") or _at(payload, "after"),
     }
     return {name: str(value) for name, value in found.items() if isinstance(value, str | int)}
 
 
-def github_people(said: Any) -> list[str]:
+def github_people(payload: Any) -> list[str]:
     """The logins behind a GitHub event: the authors of the pull request and of commits, the pusher and the sender."""
     found = [
-        _at(said, "pull_request", "user", "login"),
-        _at(said, "issue", "user", "login"),
-        _at(said, "pusher", "name"),
-        _at(said, "sender", "login"),
-        _at(said, "head_commit", "author", "username"),
-        _at(said, "head_commit", "committer", "username"),
+        _at(payload, "pull_request", "user", "login"),
+        _at(payload, "issue", "user", "login"),
+        _at(payload, "pusher", "name"),
+        _at(payload, "sender", "login"),
+        _at(payload, "head_commit", "author", "username"),
+        _at(payload, "head_commit", "committer", "username"),
     ]
-    commits = _at(said, "commits")
+    commits = _at(payload, "commits")
     for commit in commits if isinstance(commits, list) else ():
         found += [_at(commit, who, "username") for who in ("author", "committer")]
     people = dict.fromkeys(login for login in found if isinstance(login, str))
@@ -204,17 +204,22 @@ def slack_account(fields: Mapping[str, Any]) -> str:
 
 def parse_slack_action(headers: Mapping[str, str], body: bytes) -> tuple[HookEvent, dict[str, Any]]:
     """A click in Slack, and its payload."""
-    said = decode_body(decode_form(body).get("payload", "").encode())
-    if not isinstance(said, dict):
+    payload = decode_body(decode_form(body).get("payload", "").encode())
+    if not isinstance(payload, dict):
         raise malformed_request("`payload` is not a JSON object")
     event = _slack(
-        headers, body, _at(said, "team", "id"), said.get("trigger_id"), str(said.get("type"))[:100], said
+        headers,
+        body,
+        _at(payload, "team", "id"),
+        payload.get("trigger_id"),
+        str(payload.get("type"))[:100],
+        payload,
     )
-    return event, said
+    return event, payload
 
 
 def _slack(
-    headers: Mapping[str, str], body: bytes, team: Any, trigger: Any, event: str, said: dict[str, Any]
+    headers: Mapping[str, str], body: bytes, team: Any, trigger: Any, event: str, payload: dict[str, Any]
 ) -> HookEvent:
     for name, value in (("team", team), ("trigger_id", trigger)):
         if not isinstance(value, str) or not _ID.fullmatch(value):
@@ -224,7 +229,9 @@ def _slack(
         key=f"slack:{team}:{trigger}",
         event=event if _EVENT.fullmatch(event) else "action",
         headers=_stored_headers("slack", headers),
-        body=msgspec.json.encode({name: value for name, value in said.items() if name not in _SECRET_FIELDS}),
+        body=msgspec.json.encode(
+            {name: value for name, value in payload.items() if name not in _SECRET_FIELDS}
+        ),
         digest=sha256(body).digest(),
     )
 

@@ -1,14 +1,15 @@
 """What the services for clients, people, keys and tenants share.
 
 Laws:
-1. A change is checked, written and entered in the tenant's audit chain in one transaction (`Identity.change`). A refused change leaves
-   no trace.
-2. Nobody changes their own roles, groups or GitHub login: not with their own key, not through a client of theirs, and not through
-   somebody who is linked with them.
-3. A closed client, person or tenant can make no more requests. What it did stays readable, and its id is never used again.
-4. Whoever creates, enrols or promotes a person is linked with that person, and whoever creates or changes a client or a key is involved
-   in what is requested with it, until a second administrator confirms the change (`store.confirmations`). Changes of people by the
-   installation's operator or the owner of the database need no confirmation; their entry in the audit chain says so.
+1. A change is checked, written and added to the tenant's audit chain in one transaction (`Identity.change`). A refused change writes
+   nothing.
+2. Nobody can change their own roles, groups or GitHub login: not with their own key, not through a client of theirs, and not through a
+   person who is linked with them.
+3. A closed client, person or tenant can make no further requests. Its history stays readable, and its id is never used again.
+4. An administrator who creates, enrols or promotes a person is linked with that person. An administrator who creates or changes a client
+   or a key is involved in what is requested with it. Both end when a second administrator confirms the change
+   (`store.confirmations`). Changes of people by the installation's operator or the owner of the database need no confirmation, and their
+   entry in the audit chain is marked.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Keys: the credentials of clients, of people and of the installation's operator.
 
 Laws:
-1. A secret is in the result of the one call that makes it. Nobody makes a key for a person: a person gets one with an enrolment code,
-   and the person's earlier keys end with it.
-2. A key gives nobody more than it has. A key with fewer roles than another key of its owner neither replaces nor revokes that one, and a
-   key that replaces itself does not live longer.
+1. Only the call that creates a key returns its secret. Nobody can create a key for a person: a person exchanges an enrolment code for a
+   key, which revokes the person's earlier keys.
+2. A key cannot extend its own rights. A key with fewer roles than another key of its owner can neither replace nor revoke that key, and
+   a key that replaces itself does not get a longer life.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Keys(IdentityService):
             row = msgspec.structs.replace(
                 old, id=made.id, hash=made.hash, created_by=by.actor, created_at=now, expires_at=until,
                 used_at=None, replaced_until=None,
-                # Whoever replaces their own key had it before; anybody else sees a new secret.
+                # The owner of a key knew its secret before. Any other caller learns a new secret, and becomes involved.
                 unconfirmed=old.unconfirmed if own else join_people(old.unconfirmed, by.people),
             )  # fmt: skip
             ends = now + us(overlap)
