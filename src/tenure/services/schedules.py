@@ -48,9 +48,7 @@ CATCH_UP_RUNS = 10
 """The default of `catch_up_max`."""
 
 
-_Views = list[Schedule]
-_Times = list[datetime]
-_Rows = list[ScheduleRow]  # `Schedules.list` hides the builtin in annotations of the class
+_List = list  # `Schedules.list` hides the builtin in annotations of the class
 
 
 class Schedules(Service):
@@ -123,10 +121,11 @@ class Schedules(Service):
             values |= _run_columns(**({"input": None, "plan": None, "profile": None} | definition))
         return await self._change(old, unconfirmed=self._editors(old, by), **values)
 
-    async def list(self) -> _Views:
+    async def list(self) -> _List[Schedule]:
         """All schedules, by name."""
-        found: _Views = []
-        while rows := await self._read("schedules_of", found[-1].name if found else "", PAGE):
+        found: _List[Schedule] = []
+        read, tenant = self._scope.store.read, self._scope.tenant
+        while rows := await read("schedules_of", tenant, found[-1].name if found else "", PAGE):
             found += map(_show_schedule, rows)
             if len(rows) < PAGE:
                 break
@@ -179,7 +178,7 @@ class Schedules(Service):
         if not await delete_schedule(self._scope.store, self._scope.tenant, name):
             raise _missing(name)
 
-    async def next(self, name: str, count: int = 5) -> _Times:
+    async def next(self, name: str, count: int = 5) -> _List[datetime]:
         """The next slots, as if the schedule were not paused."""
         row, now = await self._row(name), await self._scope.now_us()
         return [*map(to_datetime, parse_cron(row.cron, row.zone).next(now, min(count, SLOTS_SHOWN_MAX)))]
@@ -189,12 +188,8 @@ class Schedules(Service):
     def _editors(self, old: ScheduleRow, by: str | None) -> str:
         return join_people(old.unconfirmed, by or self._scope.actor)
 
-    async def _read(self, query: str, *scalars: Any) -> _Rows:
-        rows: _Rows = await self._scope.store.read(query, self._scope.tenant, *scalars)
-        return rows
-
     async def _row(self, name: str) -> ScheduleRow:
-        rows = await self._read("schedule_named", name)
+        rows: _List[ScheduleRow] = await self._scope.store.read("schedule_named", self._scope.tenant, name)
         if not rows:
             raise _missing(name)
         return rows[0]

@@ -326,7 +326,7 @@ def _give_up(delivery: DeliveryRow, held: HeldRecord) -> DeliveryOutcome | None:
     if held.record.attempts > DELIVERY_CRASHES_MAX:
         why = "its process crashed repeatedly while processing it; look at the hook's rules, then replay it"
     elif delivery.tries > DELIVERY_TRIES_MAX:
-        why = f"processing failed {DELIVERY_TRIES_MAX} times; replay it. Last error: {delivery.note}"
+        why = f"processing failed in {DELIVERY_TRIES_MAX} tries; replay it. Last error: {delivery.note}"
     else:
         return None
     return DeliveryOutcome(SET_ASIDE, None, clean_note(why))
