@@ -34,7 +34,7 @@ def test_a_length_is_read_in_seconds(text: Any, length: float) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_length_is_refused_in_a_line(value: Any) -> None:
-    with pytest.raises(TenureError, match="no length of time") as caught:
+    with pytest.raises(TenureError, match="not a length of time") as caught:
         parse_duration(value)
     assert caught.value.code == "INVALID_INPUT"
     assert len(caught.value.message) < 200

@@ -5,9 +5,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
+from tenure.cli.main import app
 from tenure.errors import CODES, TenureError
 from tools import error_pages
 from tools.generated_files import ROOT, find_stale
@@ -78,3 +81,18 @@ def test_what_is_said_at_the_api_is_taken_off_by_who_asks_there() -> None:
         assert spec.plain_message(spec.api_message(said)) == said
         assert spec.at_api in spec.api_message(said)
         assert not spec.at_api.endswith(".")
+
+
+NAMED_COMMAND = re.compile(r"`tenure ([^`]+)`")
+
+
+def test_every_command_in_the_registry_exists_with_its_options() -> None:
+    for code, spec in CODES.items():
+        for line in NAMED_COMMAND.findall(f"{spec.meaning} {spec.remedy}"):
+            command: Any = get_command(app)
+            words = line.split()
+            while words and hasattr(command, "get_command"):
+                command = command.get_command(None, words.pop(0))
+                assert command is not None, f"{code}: there is no `tenure {line}`"
+            options = {"--help", *(option for parameter in command.params for option in parameter.opts)}
+            assert {word for word in words if word.startswith("--")} <= options, f"{code}: `tenure {line}`"

@@ -94,7 +94,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     ),
     "STORE_NOT_A_DATABASE": (
         "tenure doctor --db mysql://localhost/tenure",
-        "error STORE_NOT_A_DATABASE: mysql:// is no database of ours; use sqlite:PATH or postgresql://",
+        "error STORE_NOT_A_DATABASE: mysql:// is not supported; use sqlite:PATH or postgresql://",
     ),
 }
 """Code -> a command that fails with it, and the first line of its output. The tests run the commands."""

@@ -6,10 +6,10 @@ Laws:
 2. Two values are equal if they are alike in structure and their parts are equal: integers exactly (9007199254740993 is not
    9007199254740992), other numbers as doubles, a double without a fraction as the integer that it is (1 = 1.0, -0 = 0,
    1e21 = 1000000000000000000000), texts by code points. `true` is not 1.
-3. What has no such form is refused: NaN, infinities, half of a surrogate pair, names that are no texts. A JSON text with the
-   same name twice in one object is refused where it is read (`decode_json`): others could read another value than we do.
-4. `1e308` has 309 digits in full. So what large doubles take in full is counted, and beyond `CANONICAL_DIGITS_MAX` refused: the form is
-   at most so many characters longer for them, and is made in linear time.
+3. A value without such a form is refused: NaN, infinities, half of a surrogate pair, names that are not texts. A JSON text with the
+   same name twice in one object is refused when it is read (`decode_json`): other programs could read another value.
+4. `1e308` has 309 digits in full. The digits of large doubles are counted, and more than `CANONICAL_DIGITS_MAX` are refused. So the form
+   is bounded, and is made in linear time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tenure.limits import CANONICAL_DIGITS_MAX
 
 _EXACT_MAX = 2**53
 _ZEROS_MAX = 6
-"""ECMAScript writes so many zeros, the one before the point among them, before it switches to an exponent."""
+"""The zeros that ECMAScript writes before it switches to an exponent, including the one before the point."""
 
 _SMALL = 1e-3
-"""From here to 2^53 the quick encoder writes a double with a fraction as ECMAScript does: without an exponent."""
+"""From here to 2^53 msgspec writes a double with a fraction as ECMAScript does: without an exponent."""
 _LARGE = 1e21
-"""From here on a double is shorter with an exponent than in full."""
+"""From here on a double in full is longer than with an exponent (law 4)."""
 _SURROGATES = "\ud800"
-"""Below it texts are in the same order by code points and by UTF-16 code units."""
+"""Below it, code points and UTF-16 code units have the same order."""
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -45,11 +45,11 @@ class DuplicateName(msgspec.DecodeError):
 
 
 def canonical(value: Any) -> bytes:
-    """A decoded JSON value in its canonical form; INVALID_INPUT where it has none."""
+    """The canonical form of a decoded JSON value; INVALID_INPUT if it has none (law 3)."""
     try:
         if _is_plain(value):
             return msgspec.json.encode(value, order="sorted")
-        return _Writer().written(value).encode()
+        return _Writer().write(value).encode()
     except UnicodeEncodeError as half:
         raise TenureError(
             "INVALID_INPUT", "a text has half of a surrogate pair; send whole characters"
@@ -64,8 +64,8 @@ def is_equal(one: Any, other: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the quick encoder writes it canonically: it has neither large numbers nor doubles that it would write otherwise, and names
-    in the order of their code points."""
+    """Whether msgspec writes the canonical form: there are no large numbers, no doubles that it writes differently, and no names that it
+    sorts differently."""
     kind = type(value)
     if kind is str or value is None or kind is bool:
         return True
@@ -73,27 +73,23 @@ def _is_plain(value: Any) -> bool:
         return _SMALL <= abs(value) < _EXACT_MAX and not value.is_integer()
     if kind is dict:
         return all(
-            type(name) is str and _is_plain_name(name) and _is_plain(part) for name, part in value.items()
+            type(name) is str and (name.isascii() or max(name) < _SURROGATES) and _is_plain(part)
+            for name, part in value.items()
         )
     if kind is list:
         return all(map(_is_plain, value))
     return kind is int and -_EXACT_MAX <= value <= _EXACT_MAX
 
 
-def _is_plain_name(name: str) -> bool:
-    return name.isascii() or max(name) < _SURROGATES
-
-
 class _Writer:
-    """Writes one value, and counts what its large doubles take (law 4)."""
+    """Writes one value, and counts the digits of its large doubles (law 4)."""
 
     __slots__ = ("left",)
 
     def __init__(self) -> None:
         self.left = CANONICAL_DIGITS_MAX
 
-    def written(self, value: Any) -> str:
-        """The canonical form."""
+    def write(self, value: Any) -> str:
         if isinstance(value, float):
             if not -_LARGE < value < _LARGE:
                 return self._large(value)
@@ -101,14 +97,12 @@ class _Writer:
         if isinstance(value, dict):
             if not all(isinstance(name, str) for name in value):
                 raise TenureError(
-                    "INVALID_INPUT", "a name of an object is not a text; JSON has only texts there"
+                    "INVALID_INPUT", "a name in an object is not a text; JSON allows only texts"
                 )
-            named = list(value.items())
-            if len(named) > 1:
-                named.sort(key=lambda item: item[0].encode("utf-16-be"))
-            return "{" + ",".join(f"{_text(name)}:{self.written(part)}" for name, part in named) + "}"
+            named = sorted(value.items(), key=lambda item: item[0].encode("utf-16-be"))
+            return "{" + ",".join(f"{_text(name)}:{self.write(part)}" for name, part in named) + "}"
         if isinstance(value, list | tuple):
-            return "[" + ",".join(map(self.written, value)) + "]"
+            return "[" + ",".join(map(self.write, value)) + "]"
         if isinstance(value, int) and not isinstance(value, bool):
             return canonical_number(value)
         return _text(value)
@@ -119,7 +113,7 @@ class _Writer:
         if self.left < 0:
             raise TenureError(
                 "INVALID_INPUT",
-                f"the numbers from 1e21 on in this value have more than {CANONICAL_DIGITS_MAX} digits in full; send them as texts",
+                f"the numbers from 1e21 on in this value have more than {CANONICAL_DIGITS_MAX} digits when written in full; send them as texts",
             )
         return text
 
@@ -129,20 +123,20 @@ def _text(value: Any) -> str:
 
 
 def canonical_number(value: float) -> str:
-    """A number without a fraction in full, any other as ECMAScript's Number.prototype.toString writes it."""
+    """A number without a fraction in full, any other number as ECMAScript's Number.prototype.toString writes it."""
     if isinstance(value, float):
         if not isfinite(value):
-            raise TenureError("INVALID_INPUT", f"{value} is no number of JSON; send null or a text")
+            raise TenureError("INVALID_INPUT", f"{value} is not a JSON number; send null or a text")
         if not value.is_integer():
             return _fraction(value)
     try:
         return str(int(value))
     except ValueError as large:  # Python writes at most 4,300 digits
-        raise TenureError("INVALID_INPUT", "a number has over 4300 digits; send it as a text") from large
+        raise TenureError("INVALID_INPUT", "a number has more than 4300 digits; send it as a text") from large
 
 
 def _fraction(double: float) -> str:
-    """A double that is no integer: it is below 2^53. Python writes the same digits, but switches to an exponent earlier."""
+    """A double with a fraction, which is below 2^53. Python writes the same digits but switches to an exponent earlier."""
     shown = float.__repr__(double)
     mantissa, _, power = shown.partition("e")
     if not power:
@@ -158,8 +152,8 @@ def _fraction(double: float) -> str:
 
 
 def encode_json(value: Any) -> bytes:
-    """A value as JSON that reads back as the same value. What the encoder would change without a word is refused: ValueError for
-    NaN and infinities, DuplicateName where two names become one text (1 and "1")."""
+    """A value as JSON that decodes to the same value. What the encoder would change silently is refused: ValueError for NaN and
+    infinities, DuplicateName if two names become the same text (1 and "1")."""
     body = _encode(value)
     kind = type(value)
     if kind is str or kind is bool or value is None or kind is int:
@@ -184,18 +178,18 @@ def _check_finite(value: Any) -> None:
 
 
 def decode_json(text: bytes | str) -> Any:
-    """A JSON text as a value: numbers as they are written, and no name twice (`DuplicateName`, a msgspec.DecodeError)."""
+    """The value of a JSON text. DuplicateName (a msgspec.DecodeError) if an object has a name twice."""
     value = _decode(text)
     check_names(text, value)
     return value
 
 
 def check_names(text: bytes | str, value: Any) -> None:
-    """Refuse a JSON text that has a name twice in one object. `value` is what the text was decoded to.
+    """Refuse a JSON text that has a name twice in one object. `value` is the decoded text.
 
-    Decoding keeps one of two equal names, so that encoding the value again loses a colon. Texts have colons too, some of them
-    escaped: each is counted at least as often in the text as in the value. So equal counts prove that nothing was lost, and only
-    other texts are read again with care.
+    Decoding keeps one of two equal names, so encoding the value again loses a colon. Strings contain colons too, some of them escaped,
+    and the text has at least as many of these as the value. So equal counts prove that nothing was lost. Otherwise the text is parsed
+    again, slowly.
     """
     body = text.encode() if isinstance(text, str) else text
     colons = body.count(b":")
@@ -204,16 +198,15 @@ def check_names(text: bytes | str, value: Any) -> None:
     if b"\\u003" in body:
         colons += body.count(b"\\u003a") + body.count(b"\\u003A")
     if colons != _encode(value).count(b":"):
-        json.loads(body, object_pairs_hook=_pairs)
+        json.loads(body, object_pairs_hook=_check_pairs)
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> None:
-    if len(pairs) > 1:
-        names: set[str] = set()
-        for name, _ in pairs:
-            if name in names:
-                raise DuplicateName(f"JSON has the name {name[:100]!r} twice in one object")
-            names.add(name)
+def _check_pairs(pairs: list[tuple[str, Any]]) -> None:
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise DuplicateName(f"JSON has the name {name[:100]!r} twice in one object")
+        names.add(name)
 
 
 def encode_base64(body: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Where chance comes from outside of tests: the operating system."""
+"""Sources of randomness: the operating system, or a seed."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ _POOL_BYTES = 4096
 
 
 class SystemChance:
-    """Salts nobody can guess, and jitter that need not be secret."""
+    """Unpredictable salts, and jitter that need not be secret."""
 
     def __init__(self) -> None:
-        self._random = Random(os.urandom(16))
+        self.random = Random(os.urandom(16)).random
         self._pool = b""
         self._at = 0
 
-    def random(self) -> float:
-        """A number in [0, 1)."""
-        return self._random.random()
-
     def salt(self) -> bytes:
-        """Sixteen fresh bytes; drawn from a pool because a system call per payload is dear."""
+        """Random bytes from a pool: a system call for each payload would be slow."""
         at = self._at
         if at + _SALT_BYTES > len(self._pool):
             self._pool, at = os.urandom(_POOL_BYTES), 0
@@ -31,15 +27,11 @@ class SystemChance:
 
 
 class SeededChance:
-    """The same chance again for the same seed."""
+    """The same sequence for the same seed."""
 
     def __init__(self, seed: int | str) -> None:
         self._random = Random(seed)
-
-    def random(self) -> float:
-        """A number in [0, 1)."""
-        return self._random.random()
+        self.random = self._random.random
 
     def salt(self) -> bytes:
-        """Sixteen bytes."""
         return self._random.randbytes(_SALT_BYTES)

@@ -1,6 +1,6 @@
 """Time as an argument: whole microseconds since 1970, UTC.
 
-The store's clock decides every lease, timeout and expiry; this module is where the host's is read.
+The store's clock decides every lease, timeout and expiry. Only this module reads the clock of the host.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 _SINCE_BOOT: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux counts a suspend in CLOCK_BOOTTIME only; macOS counts it in CLOCK_MONOTONIC, and has no other."""
+"""This clock runs on while the machine is suspended: on Linux only CLOCK_BOOTTIME does, on macOS CLOCK_MONOTONIC does."""
 
 
 def boot_seconds() -> float:
-    """Seconds that have passed for everybody, from an arbitrary start: also while this process was stopped or the machine
-    was suspended. The age of a lease is measured by it, and processes of one host may compare their readings."""
+    """Seconds from an arbitrary start, including the time while this process was stopped or the machine was suspended. It measures the
+    age of a lease. Processes of one host can compare their readings."""
     return time.clock_gettime(_SINCE_BOOT)
 
 
 @cache
 def boot_id() -> str:
-    """Which boot of the machine this is; empty where the system does not say."""
+    """Identifies this boot of the machine. Empty if the system does not provide it."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -35,63 +35,53 @@ def boot_id() -> str:
 
 
 class Clock(Protocol):
-    """Where a store without a clock of its own gets the time from."""
+    """The clock of a store whose database has none."""
 
     def now_us(self) -> int:
-        """Wall time in microseconds."""
-        ...
+        """Wall time."""
 
     def monotonic_us(self) -> int:
         """Time that never goes back, from an arbitrary start."""
-        ...
 
 
 class HostClock:
-    """The machine's clock."""
-
     def now_us(self) -> int:
-        """Wall time in microseconds."""
         return time.time_ns() // 1000
 
     def monotonic_us(self) -> int:
-        """Time that never goes back."""
         return time.monotonic_ns() // 1000
 
     def boot_us(self) -> int:
-        """Time since the machine was booted, also while it slept; the same in all processes of the machine."""
+        """Time since the boot, including suspends; the same in all processes of the machine."""
         return time.clock_gettime_ns(_SINCE_BOOT) // 1000
 
     def boot_id(self) -> str:
-        """Which boot of the machine this is; empty where the system does not say."""
         return boot_id()
 
 
 class ManualClock:
-    """A clock that tests and the simulator move by hand."""
+    """A clock that tests and the simulator advance."""
 
     def __init__(self, now_us: int = 1_767_225_600 * SECOND_US) -> None:
         self._now_us = now_us
 
     def now_us(self) -> int:
-        """The moment it was set to."""
         return self._now_us
 
     def monotonic_us(self) -> int:
-        """The same moment: time moves only by hand."""
         return self._now_us
 
     def advance(self, seconds: float) -> None:
-        """Let time pass (or, for a clock that was stepped back, un-pass)."""
+        """Move the clock, also backwards."""
         self._now_us += round(seconds * SECOND_US)
 
 
 def us(seconds: float) -> int:
-    """Seconds as whole microseconds."""
     return round(seconds * SECOND_US)
 
 
 def to_micros(at: datetime) -> int:
-    """Microseconds since 1970; a datetime without a zone is UTC."""
+    """Microseconds since 1970. A datetime without a zone is UTC."""
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     return (at - _EPOCH) // _MICROSECOND

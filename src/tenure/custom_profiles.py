@@ -1,9 +1,9 @@
-"""A user's own profiles: the files of the folder that TENURE_PROFILES names, proven before anything uses them.
+"""Custom profiles: the files of the folder that TENURE_PROFILES names, proven before they are used.
 
 Laws:
-1. They are read once in the life of a process, by whatever comes first: an engine, a workflow that is defined, a command.
-2. All of them or none: a file that is malformed, breaks the kernel's lifecycle, takes one of our names or one that
-   another file has is PROFILE_INVALID with the file's name, and what was to start does not.
+1. A process reads them once, when it first needs them: for an engine, the definition of a workflow, or a command.
+2. All files must be valid. A file that is malformed, contradicts the kernel's lifecycle, or has the name of a built-in profile or of
+   another file's profile is PROFILE_INVALID with the file's name, and the process does not start.
 3. A file is data (TOML): nothing in it is evaluated.
 """
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class CustomProfile(msgspec.Struct, frozen=True):
-    """A profile of the user's own, and where it is from."""
-
     profile: Profile
     file: Path
     text: str
@@ -35,7 +33,7 @@ class CustomProfile(msgspec.Struct, frozen=True):
 
 @cache
 def load_custom_profiles() -> dict[str, CustomProfile]:
-    """The user's own profiles by name; from now on the kernel knows them."""
+    """The custom profiles by name. They are registered with the kernel."""
     folder = choose_profiles()
     found = {} if folder is None else read_profiles(Path(folder))
     profiles.register_custom({name: own.profile for name, own in found.items()})
@@ -43,26 +41,26 @@ def load_custom_profiles() -> dict[str, CustomProfile]:
 
 
 def read_profiles(folder: Path) -> dict[str, CustomProfile]:
-    """The profiles of a folder, each proven: its *.toml files, but for hidden ones and those in folders below."""
+    """The proven profiles of a folder: its *.toml files, without hidden files and subfolders."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix == ".toml" and file.name[0] != ".")
     except OSError as fault:
         raise _invalid(
-            f"{PROFILES_VARIABLE} names {folder}, which is no folder to read: {fault.strerror}"
+            f"{PROFILES_VARIABLE} names {folder}, which cannot be read: {fault.strerror}"
         ) from fault
     if len(files) > PROFILES_OWN_MAX:
         raise _invalid(f"{folder} has {len(files)} profiles; at most {PROFILES_OWN_MAX}")
     found: dict[str, CustomProfile] = {}
     for file in files:
-        own = CustomProfile(*_proven(file))
+        own = _load_proven(file)
         name = own.profile.name
         if name in found:
-            raise _invalid(f"{file} has the name '{name}', and so has {found[name].file}", "name")
+            raise _invalid(f"{file} and {found[name].file} have the same name, '{name}'", "name")
         found[name] = own
     return found
 
 
-def _proven(file: Path) -> tuple[Profile, Path, str]:
+def _load_proven(file: Path) -> CustomProfile:
     from tenure.kernel.refinement import prove_profile  # most processes have nothing to prove
 
     text = read_profile_text(file)
@@ -71,11 +69,10 @@ def _proven(file: Path) -> tuple[Profile, Path, str]:
     except TenureError as refused:
         raise TenureError("PROFILE_INVALID", f"{file}: {refused.message}", refused.details) from refused
     check_proof(file, prove_profile(profile))
-    return profile, file, text
+    return CustomProfile(profile, file, text)
 
 
 def read_profile_text(file: Path) -> str:
-    """The text of a profile's file."""
     try:
         with file.open("rb") as opened:
             body = opened.read(PROFILE_BYTES_MAX + 1)
@@ -90,13 +87,15 @@ def read_profile_text(file: Path) -> str:
 
 
 def check_proof(file: Path, proof: ProfileProof) -> None:
-    """Refuse a profile with one of our names, or whose proof found problems."""
+    """Refuse a profile that has a built-in name, or whose proof found problems."""
     details = tuple(Detail(e.entity, problem) for e in proof.entities for problem in e.problems)
     if details:
         problems = "1 problem" if len(details) == 1 else f"{len(details)} problems"
         raise TenureError("PROFILE_INVALID", f"{file} does not fit the kernel: {problems}", details)
     if proof.profile in profiles.built_in_names():
-        raise _invalid(f"{file} has the name of a profile of ours, '{proof.profile}'; choose another", "name")
+        raise _invalid(
+            f"{file} has the name of a built-in profile, '{proof.profile}'; choose another", "name"
+        )
 
 
 def _invalid(message: str, place: str = "") -> TenureError:

@@ -1,7 +1,7 @@
-"""Failures of futures and tasks that nobody may be left to ask for, and work in threads that is never left half-done.
+"""Futures whose failure may have no reader, and work in threads that is never abandoned halfway.
 
-asyncio reports "exception was never retrieved" when a future fails and whoever asked has gone away: a message of a lease
-that was lost is refused with LEASE_STALE after its worker has stopped the step. That is a normal end, not a defect.
+asyncio reports "exception was never retrieved" if a future fails and nobody awaits it any more. Here that is normal: for example, a
+message of a lost lease is refused with LEASE_STALE after its worker has stopped the step.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 def fail_future(future: asyncio.Future[Any], error: BaseException) -> None:
-    """Answer a future with an error, unless it is answered. Whoever awaits it gets the error; nobody has to."""
+    """Set an exception on a future that is not done. Nobody has to retrieve it."""
     if not future.done():
         future.set_exception(error)
         future.exception()
 
 
 async def wait_uninterrupted(work: asyncio.Future[T]) -> T:
-    """Wait for what cannot be interrupted, also when cancelled meanwhile."""
+    """Wait until the work is done, even if this task is cancelled meanwhile. The cancellation is raised afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
@@ -35,11 +35,11 @@ async def wait_uninterrupted(work: asyncio.Future[T]) -> T:
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """Carry out a call in a thread. Whoever is cancelled goes on when it has ended: nobody else uses what it uses."""
+    """Call a function in a thread. A cancelled caller continues only when the call has ended, so nobody else uses its resources."""
     return await wait_uninterrupted(asyncio.get_running_loop().run_in_executor(None, call))
 
 
 def ignore_outcome(work: asyncio.Future[Any]) -> None:
-    """For `add_done_callback`: nobody has to ask how this work ended."""
+    """For `add_done_callback`: mark the exception as retrieved."""
     if not work.cancelled():
         work.exception()

@@ -1,183 +1,167 @@
-"""Every limit in one place, with its unit in its name."""
+"""All limits, each with its unit in its name."""
 
 from __future__ import annotations
 
 PAYLOAD_BYTES_MAX = 256 * 1024
-"""Payloads kept in the database; of anything larger pass a reference."""
+"""Payloads in the database. A larger payload is an artifact."""
 CANONICAL_DIGITS_MAX = 4_000_000
-"""Digits that the doubles from 1e21 on of one value may have when they are written in full, as digests write them."""
+"""The digits of all doubles from 1e21 on in one value, written in full as digests need them."""
 CHECKPOINT_OUTPUT_BYTES_MAX = 512
-"""Outputs kept in the row of their checkpoint; longer ones are payloads of their own."""
+"""Outputs in the row of their checkpoint. A longer output is a payload of its own."""
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024
-"""Payloads kept beside the database, among the artifacts."""
 ARTIFACTS_PER_RUN_MAX = 10_000
-"""Named files of a run, of all its attempts together."""
+"""Uploaded files of all attempts together."""
 METADATA_BYTES_MAX = 64 * 1024
 META_BYTES_MAX = 4 * 1024
-"""What a checkpoint says about itself: agent, tokens, duration, cost."""
+"""The metadata of a checkpoint: agent, tokens, duration, cost."""
 DIGEST_BYTES_MAX = 64
 NAME_CHARS_MAX = 200
 """Names of tenants, workspaces, workflows, steps, queues, tools, workers and events; ids of people."""
 KEY_CHARS_MAX = 255
-"""Idempotency keys as they are given, concurrency keys, event ids, causes."""
+"""Idempotency keys as requests contain them, concurrency keys, event ids, causes."""
 KEY_TEXT_CHARS_MAX = 512
-"""Idempotency keys with whose they are: `api:CLIENT:KEY`."""
+"""Idempotency keys with their owner: `api:CLIENT:KEY`."""
 LABEL_CHARS_MAX = 1_000
-"""Names of checkpoints and waits (a path of scopes and a name), references, words of progress, costs of tries."""
+"""Names of checkpoints and waits (a path of scopes and a name), references, progress messages, costs of tries."""
 CODE_CHARS_MAX = 64
-"""Codes of failures, and reasons."""
 RETRIES_MAX = 1_000
 MOMENT_US_MAX = 253_402_300_799_999_999
-"""The last moment of the year 9999, in microseconds."""
+"""The last microsecond of the year 9999."""
 INTEGER_MAX = 2**31 - 1
 """Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000
 ROWS_DECIDED_ON_LOOP_MAX = 200
-"""Steps, waits or children that one decision looks at in the event loop's thread. What looks at more is decided in another thread, so that the loop
-turns."""
+"""Steps, waits or children that a decision may look at on the event loop. A longer decision is made in a thread."""
 ROWS_WRITTEN_ON_LOOP_MAX = 2_000
-"""Rows of one commit that are written, or made ready to be sent, in the event loop's thread; likewise."""
+"""Rows of a commit that are written or encoded on the event loop. A larger commit is made in a thread."""
 CHECKPOINTS_PER_RUN_MAX = 1_000_000
-"""What the store takes of one run. A workflow's own limit (`steps_max`) comes long before."""
+"""The limit of the store. The limit of a workflow (`steps_max`) is far below."""
 WORKFLOW_STEPS_RECORDED_MAX = 10_000
-"""Recorded steps of a code-first run, where its workflow does not set `steps_max`: a replay reads them all."""
+"""The default of `steps_max`: the recorded steps of a code-first run. A replay reads them all."""
 WORKFLOW_STEPS_WARNED_SHARE = 0.8
-"""From this share of its limit on a run's log warns."""
+"""The share of its limit from which a run logs a warning."""
 OPEN_WAITS_PER_RUN_MAX = 20_000
 INVOLVED_PEOPLE_MAX = 100
-"""Besides the requester."""
+"""In addition to the requester."""
 EVENTS_BUFFERED_PER_RUN_MAX = 20_000
-"""Delivered events nobody has waited for yet."""
+"""Delivered events that no wait has taken yet."""
 EVENT_IDS_PER_RUN_MAX = 50_000
-"""Events a run remembers for deduplication."""
+"""Event ids that a run keeps to recognise repeats."""
 CHILDREN_PER_RUN_MAX = 20_000
 CLAIM_STEPS_MAX = 500
-"""Steps one claim may take."""
 BATCH_COMMANDS_MAX = 512
-"""Commands in one commit."""
 QUEUE_COMMANDS_MAX = 10_000
-"""Commands waiting in one orchestrator before it says QUEUE_FULL."""
+"""Waiting commands of an orchestrator. More are refused with QUEUE_FULL."""
 COMMAND_SECONDS_MAX = 30.0
-"""How long a command may take before its caller is told COMMAND_DEADLINE."""
+"""A command that takes longer fails with COMMAND_DEADLINE."""
 SNAPSHOTS_CACHED_MAX = 20_000
 RUN_TIMEOUT_SECONDS_MAX = 366 * 86_400.0
 LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
 HEARTBEATS_PER_LEASE_MIN = 3
-"""Two lost heartbeats in a row must not cost a lease."""
+"""A lease must survive two lost heartbeats in a row."""
 CALL_MARGIN_SECONDS = 0.5
-"""How long before the end of its lease a call on the world has to be over."""
+"""A call must end this long before its lease expires."""
 CALL_SECONDS_MIN = 0.5
-"""With less than this left of its lease no call is intended, unless it may not take longer anyway."""
+"""With less time left in the lease no call is started, unless its own limit is shorter."""
 SPENT_MICROS_MAX = 10**15
-"""What one cost may be, in micro-units."""
 COST_COUNT_MAX = 10**12
-"""Tokens or calls of one cost."""
 COST_TOTAL_MAX = 2**62
-"""Where sums of costs stop growing."""
+"""Sums of costs saturate here."""
 COSTS_PER_MESSAGE_MAX = 100
 COST_LINES_PER_RUN_MAX = 500
-"""What comes later is counted as others."""
+"""Costs beyond it are counted under `others`."""
 CURRENCIES_PER_RUN_MAX = 8
 COST_WORD_CHARS_MAX = 100
 """The name of a provider or a model."""
 COST_CURRENCY_CHARS_MAX = 8
 RECEIPT_SECONDS = 7 * 86_400.0
-"""How long people have to say how an unknown action ended, where nothing else says it."""
+"""The default time for people to settle an unknown action."""
 KEY_POLL_SECONDS = 5.0
-"""How often a run that waits for its concurrency key looks again, should the wake-up be lost."""
+"""How often the first run in line for a concurrency key checks again, in case a wake-up was lost."""
 KEY_LINE_POLL_SECONDS = 30.0
-"""How often it does so while others are before it."""
+"""How often a run with others before it checks again."""
 KEY_HORIZON_SECONDS = KEY_LINE_POLL_SECONDS + KEY_POLL_SECONDS
-"""Whoever looks again within this is in line for its key; a run delayed for longer is not yet."""
+"""A run that checks again within this time is in line for its key. A run that is delayed longer is not."""
 IDEMPOTENCY_DONE_SECONDS = 86_400.0
-"""How long the answer to a key is kept once its run has succeeded."""
+"""How long the response to a key is stored after its run has succeeded."""
 IDEMPOTENCY_FAILED_SECONDS = 3_600.0
 IDEMPOTENCY_LOCK_SECONDS = 300.0
-"""Whoever processes a request under a key has it to itself for so long."""
+"""How long the process that handles a request owns its key."""
 IDEMPOTENCY_TRIES_MAX = 3
-"""How often a request that fails by no fault of its own is tried under its key."""
+"""How often a request may be tried under its key if the failures are not its own fault."""
 DELIVERY_TRIES_MAX = 20
-"""How often a hook's delivery is begun that could not be done; then it is set aside."""
+"""A delivery that could not be processed in so many tries is set aside."""
 DELIVERY_CRASHES_MAX = 4
-"""How often one is begun whose process never said what became of it."""
+"""A delivery is set aside if its process ended so often while processing it."""
 DELIVERY_PAUSE_SECONDS_MAX = 300.0
-"""Pauses between its tries double up to here."""
+"""The pauses between the tries double up to this."""
 FEED_SECONDS = 86_400.0
-"""How long it is kept what happened, for streams that resume and webhooks that were off."""
+"""How long the feed is stored, for streams that resume and webhooks that were disabled."""
 FEED_ROWS_MAX = 5_000_000
-"""Commits of which that is kept, should there be more within this time."""
+"""Commits in the feed, if there are more within `FEED_SECONDS`."""
 NOTICE_DEAD_SECONDS = 30 * 86_400.0
-"""How long a webhook that could not be delivered is listed."""
+"""How long an undeliverable webhook is listed."""
 SWEEP_SECONDS = 0.25
 SWEEP_TIMERS_MAX = 500
 SET_ASIDE_MAX = 10_000
-"""Things that are due and left to other processes, which have the profile, by one sweeper or scheduler."""
+"""Due items that a sweeper or scheduler leaves to other processes, because it lacks their profile."""
 PROFILE_BYTES_MAX = 256 * 1024
-"""The file of a user's own profile."""
 PROFILES_OWN_MAX = 100
 WORKFLOW_BYTES_MAX = 256 * 1024
-"""A workflow file."""
 WORKFLOW_DEPTH_MAX = 32
-"""Lists and maps inside each other in a workflow file."""
+"""Nested lists and maps in a workflow file."""
 WORKFLOW_NODES_MAX = 20_000
-"""Keys and values of a workflow file."""
+"""Keys and values in a workflow file."""
 WORKFLOW_STEPS_MAX = 1_000
 PROBLEMS_MAX = 50
-"""Problems told about one file or one input; whoever has more starts with these."""
+"""Reported problems of one file or one input."""
 SUGGESTIONS_MAX = 10
-"""Suggestions of what was meant in one document: "did you mean ...?"."""
+""""Did you mean ...?" in the errors of one document."""
 EXPRESSION_BYTES_MAX = 2 * 1024
 COMPREHENSIONS_MAX = 8
-"""In one expression."""
 COMPREHENSIONS_NESTED_MAX = 2
 EXPRESSION_DEPTH_MAX = 50
-"""Levels of an expression: parentheses, operators and fields inside each other."""
+"""Nested parentheses, operators and fields."""
 EXPRESSION_WORK_MAX = 10_000_000
-"""Work of one expression in units of about 10 ns, by `declared.expression_cost`, in the worst case."""
+"""The work of one expression in the worst case, in units of about 10 ns."""
 EXPRESSIONS_WORK_MAX = 20_000_000
-"""Work of all expressions of one plan, step, delivery or verdict together."""
+"""The work of all expressions of one plan, step, delivery or verdict."""
 EXPRESSION_MEMORY_BYTES_MAX = 64 * 1024 * 1024
-"""Memory that one expression may need, in the worst case."""
 EXPRESSION_VALUE_BYTES_MAX = 4 * 1024 * 1024
-"""What one expression may look at, as JSON."""
+"""A value that an expression may use, as JSON."""
 POLICY_RULES_MAX = 1_000
-"""Rules of one policy."""
 POLICY_RULES_PER_OPERATION_MAX = 100
-"""Rules of one policy that are about the same operation: each verdict names them all."""
+"""A verdict names all rules for its operation."""
 POLICY_CASES_MAX = 1_000
-"""Tests in its file."""
 POLICY_PEOPLE_MAX = 20
-"""People a rule may ask for."""
+"""Approvers that a rule may require."""
 SHADOWED_MAX = 10_000
-"""Decisions that another policy is asked about at once."""
+"""Decisions that are evaluated with another policy at once."""
 POLICIES_CACHED_MAX = 500
-"""Tenants whose active policy one process keeps compiled."""
+"""Tenants whose active policy a process keeps compiled."""
 COMMAND_OUTPUT_BYTES_MAX = 128 * 1024
-"""What is kept of each of a command's outputs, from the end; both together fit a payload."""
+"""The end of each output of a command that is kept. Both outputs together fit into a payload."""
 COMMAND_LINE_BYTES_MAX = 16 * 1024
-"""A line of a command's output as it is handed on; longer ones are handed on in pieces."""
+"""A longer line of a command's output is split."""
 COMMAND_MESSAGE_BYTES_MAX = 4 * 1024
-"""How much of a failed command's output its error repeats."""
+"""The end of a failed command's output that its error repeats."""
 COMMAND_GRACE_SECONDS = 10.0
-"""How long a command may take to end after TERM before it is killed."""
+"""The time between SIGTERM and SIGKILL."""
 WORKER_BEAT_SECONDS = 10.0
-"""How often a worker says that it is there."""
+"""How often a worker updates its row."""
 HOLDER_SILENT_SECONDS = 2.2
-"""How long a holder must be silent before a proof of death counts; workers send heartbeats every two seconds."""
+"""A proof of death counts only if the holder was silent for so long. Workers send heartbeats every two seconds."""
 WORKER_SILENT_SECONDS = 45.0
-"""A worker that has said nothing for so long is not counted on any more."""
+"""A worker that was silent for longer counts as gone."""
 WORKER_FORGOTTEN_SECONDS = 86_400.0
 LOG_LINES_PER_RUN_MAX = 10_000
-"""Lines kept of a run's log: beyond it the oldest go."""
+"""Beyond it the oldest lines are deleted."""
 LOG_TEXT_CHARS_MAX = 4_000
 LOG_FIELDS_BYTES_MAX = 8 * 1024
 SCHEDULE_SECONDS = 1.0
-"""How often a scheduler looks for slots that have come."""
 SCHEDULES_AT_ONCE_MAX = 100
-"""Schedules that one look takes up."""
 SCHEDULE_LATE_SECONDS = 60.0
-"""A slot that is found later than this was missed: the schedule's catch-up decides."""
+"""A slot that is found later was missed; the schedule's catch-up policy decides."""
 CATCH_UP_RUNS_MAX = 100
-"""Missed slots a schedule may ask to have caught up."""
 SLOTS_SHOWN_MAX = 1_000

@@ -1,7 +1,7 @@
 """Loggers that load structlog when the first line is logged.
 
-structlog loads all of rich, for its tracebacks, where that is installed: longer than everything else that an engine needs, in
-processes of which most log nothing.
+If rich is installed, structlog loads all of it for its tracebacks. That takes longer than everything else that an engine loads, and
+most processes log nothing.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ _prepare: Callable[[], None] | None = None
 
 
 def get_logger(name: str) -> Any:
-    """structlog's logger of this name."""
     return _Logger(name)
 
 
 def configure_on_first_use(prepare: Callable[[], None]) -> None:
-    """Before the first line, let this configure structlog, unless somebody has by then."""
+    """Call `prepare` before the first line is logged, unless structlog is configured by then."""
     global _prepare  # noqa: PLW0603 - structlog's configuration is one per process too
     _prepare = prepare
 

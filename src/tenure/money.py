@@ -1,6 +1,6 @@
-"""Amounts of money as people write them: `5 USD`, `0.25 EUR`; kept as whole millionths of the currency's unit.
+"""Amounts of money: people write `5 USD` or `0.25 EUR`, Tenure stores whole millionths of the currency's unit.
 
-Law: no amount is ever a float. Whatever is no amount is INVALID_INPUT with an example of one.
+Law: no amount is ever a float. A text that is not an amount is INVALID_INPUT, with examples of valid ones.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from tenure.errors import TenureError
 
 MICROS = 1_000_000
 PATTERN = r"[0-9]{1,12}(?:\.[0-9]{1,6})? ?[A-Z]{3}"
-"""What a text must match as a whole."""
-_AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Z]{3})")
+"""The whole text must match."""
+_AMOUNT = re.compile(PATTERN)
 
 
 def parse_amount(text: object) -> tuple[int, str]:
     """An amount as (micro-units, currency)."""
     found = _AMOUNT.fullmatch(text) if isinstance(text, str) else None
     if found is None:
-        raise TenureError("INVALID_INPUT", f"{str(text)[:40]!r} is no amount such as 5 USD or 0.25 EUR")
-    return int(Decimal(found[1]) * MICROS), found[2]
+        raise TenureError("INVALID_INPUT", f"{str(text)[:40]!r} is not an amount such as 5 USD or 0.25 EUR")
+    return int(Decimal(found[0][:-3].rstrip()) * MICROS), found[0][-3:]
 
 
 def format_amount(micros: int, currency: str) -> str:

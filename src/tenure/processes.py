@@ -1,9 +1,9 @@
-"""Which process somebody is, and whether a process of this host is certainly gone.
+"""The identity of a process, and the proof that a process of this host has ended.
 
 Laws:
-1. A proof is only given about a process of the same boot and the same pid namespace, whose pid is free, is a zombie without
-   threads, or belongs to a process that started at another moment. Whatever else is found says nothing.
-2. What cannot be read (no /proc, that of another namespace, hidden processes) is no proof. So there is none on macOS.
+1. A process of the same boot and the same pid namespace has ended if its pid is free, is a zombie without threads, or belongs to a
+   process that started at another time. Anything else proves nothing.
+2. Nothing is proven if /proc is missing, belongs to another namespace or hides processes. So there are no proofs on macOS.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import msgspec
 from tenure.clock import boot_id
 
 PID_MAX = 1 << 22
-"""The most that Linux gives."""
+"""The largest pid of Linux."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """A process among all that ever were on its host."""
+    """Identifies a process among all processes of its host, past and present."""
 
     boot_id: str
     namespaces: str
-    """Its pid namespace, and the time namespace in which `start_ticks` is counted."""
+    """Its pid namespace, and the time namespace of `start_ticks`."""
     pid: int
     start_ticks: int
-    """When it began, in clock ticks since boot."""
+    """Its start in clock ticks since boot."""
 
     def __str__(self) -> str:
         return (
@@ -42,7 +42,7 @@ class _Stat(msgspec.Struct, frozen=True):
 
 
 def _stat(pid: int) -> _Stat:
-    """What the kernel tells of a process. (Its name, in parentheses, may have blanks and parentheses in it.)"""
+    # The name of the process, in parentheses, may contain blanks and parentheses.
     fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return _Stat(fields[0], int(fields[17]), int(fields[19]))
 
@@ -50,12 +50,12 @@ def _stat(pid: int) -> _Stat:
 def _namespace(name: str) -> str:
     try:
         return os.readlink(f"/proc/self/ns/{name}")
-    except FileNotFoundError:  # a kernel that has none
+    except FileNotFoundError:  # the kernel does not have this kind of namespace
         return f"{name}:-"
 
 
 def own_identity() -> ProcessIdentity | None:
-    """This process; None where nothing can be proven about it."""
+    """This process; None if nothing can be proven about it."""
     pid, boot = os.getpid(), boot_id()
     if not boot:
         return None
@@ -69,15 +69,15 @@ def own_identity() -> ProcessIdentity | None:
 
 
 def is_gone(other: ProcessIdentity, mine: ProcessIdentity) -> bool:
-    """Whether a process is certainly no more, as this process sees it; see the laws above."""
+    """Whether it is proven that a process has ended (law 1)."""
     if (other.boot_id, other.namespaces) != (mine.boot_id, mine.namespaces) or not 0 < other.pid <= PID_MAX:
         return False
     try:
-        os.kill(other.pid, 0)  # asks, and sends nothing; unlike /proc it hides no process
+        os.kill(other.pid, 0)  # sends no signal; unlike /proc it hides no process
     except ProcessLookupError:
         return True
     except OSError:
-        pass  # it is there, and somebody else's
+        pass  # it exists and belongs to another user
     try:
         found = _stat(other.pid)
     except (OSError, ValueError, IndexError):

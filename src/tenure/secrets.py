@@ -1,15 +1,15 @@
-"""Secrets that others share with us, by reference.
+"""Secrets by reference.
 
 Laws:
-1. What is kept, shown and logged is the reference: `env:NAME` or `file:/ABSOLUTE/PATH`. Its value is read where it is used,
-   each time, so that a changed secret counts at once.
-2. No message says anything of a value, nor whether it was nearly right.
-3. An empty secret is none: it would let everybody in.
-4. A tenant names its own only: variables `TENURE_SECRET_{tenant}_...`, and files below the folder of secrets in a folder
-   with its id, wherever links lead. Else an admin of one tenant could have things signed by another's secret, or by the
-   server's own. Where the installation says that its tenants share, all with that prefix and in that folder are everybody's.
-   What the installation's own settings name is anywhere: whoever writes them has it all.
-5. Who resolves one on behalf of something that could repeat it hears which were (`record_resolved`), to take them out again.
+1. Tenure stores, shows and logs only the reference: `env:NAME` or `file:/ABSOLUTE/PATH`. The value is read at each use, so a changed
+   secret takes effect immediately.
+2. No message reveals anything about a value.
+3. An empty secret counts as missing: it would authenticate everybody.
+4. A tenant can name only its own secrets: variables `TENURE_SECRET_{tenant}_...`, and files in the folder of secrets below a folder with
+   its id, after links are followed. Otherwise an admin of one tenant could sign with the secret of another tenant or of the server.
+   With `shared`, all tenants can name all variables with the prefix and all files in the folder. The installation's own settings can
+   name any variable and file.
+5. `record_resolved` collects the values that were resolved, so that its caller can redact them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -32,42 +32,43 @@ PREFIX = "TENURE_SECRET_"
 _ENV = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 _FILE = re.compile(r"file:(/[^\0]+)")
 _LETTERS = re.compile(r"[A-Za-z0-9]+")
-REFERENCE_FORM = "is a reference, `env:NAME` or `file:/PATH`; the secret itself is never sent here"
+REFERENCE_FORM = "must be a reference, `env:NAME` or `file:/PATH`; never send the secret itself"
 
-_heard: ContextVar[list[bytes] | None] = ContextVar("secrets_heard", default=None)
+_resolved: ContextVar[list[bytes] | None] = ContextVar("secrets_resolved", default=None)
 
 
 @contextmanager
 def record_resolved() -> Iterator[list[bytes]]:
-    """The values that are resolved inside, as they are (law 5)."""
+    """Collect the values that are resolved inside (law 5)."""
     values: list[bytes] = []
-    outer = _heard.get()
-    token = _heard.set(values)
+    outer = _resolved.get()
+    token = _resolved.set(values)
     try:
         yield values
     finally:
-        _heard.reset(token)
+        _resolved.reset(token)
         if outer is not None:
             outer += values
 
 
 def resolved_so_far() -> tuple[bytes, ...]:
-    """The values that were resolved inside the nearest `record_resolved`."""
-    return tuple(_heard.get() or ())
+    """The values that the innermost `record_resolved` has collected."""
+    return tuple(_resolved.get() or ())
 
 
-def _noted(value: bytes) -> bytes:
-    values = _heard.get()
+def _checked(reference: str, value: bytes | None) -> bytes:
+    if not value:
+        raise TenureError("SECRET_UNAVAILABLE", f"{reference} is missing or empty on this host")
+    values = _resolved.get()
     if values is not None and value not in values:
         values.append(value)
     return value
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be named where this process runs (law 4)."""
+    """The secrets that tenants may name in this process (law 4)."""
 
     folder: str | None = None
-    """Where files with secrets are; nowhere: there are none."""
     shared: bool = False
 
     def __post_init__(self) -> None:
@@ -75,8 +76,8 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
             hide(self.folder)
 
     def problem(self, reference: str, tenant: str) -> str | None:
-        """What is wrong with a tenant's reference, as far as its text tells; whether it leads anywhere is known where it is
-        used. (A text that is no reference may be the secret itself: it is not repeated.)"""
+        """What is wrong with the text of a tenant's reference. A text that is not a reference may be the secret itself, so it is not
+        repeated."""
         if not is_reference(reference):
             return REFERENCE_FORM
         kind, _, where = reference.partition(":")
@@ -91,21 +92,19 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
         return f"is not this tenant's: {self._own(tenant)}"
 
     def resolve(self, reference: str, tenant: str) -> bytes:
-        """The value behind a reference, without its last line's end; SECRET_UNAVAILABLE where there is none."""
+        """The value of a reference, without the line end of a file; SECRET_UNAVAILABLE if there is none."""
         problem = self.problem(reference, tenant)
         if problem is not None:
-            raise TenureError("SECRET_UNAVAILABLE", f"a secret's reference {problem}")
+            raise TenureError("SECRET_UNAVAILABLE", f"the reference of a secret {problem}")
         kind, _, where = reference.partition(":")
         value = os.environb.get(where.encode()) if kind == "env" else self._read(where, tenant)
-        if not value:
-            raise TenureError("SECRET_UNAVAILABLE", f"{reference} leads to nothing here")
-        return _noted(value)
+        return _checked(reference, value)
 
     def _below(self, tenant: str) -> list[str]:
         return [] if self.shared else [tenant]
 
     def _variables(self, tenant: str) -> str | tuple[str, ...]:
-        """How a tenant's variables begin. With an underscore in its id, `a` would have those of `a_b`: it has none."""
+        """The prefix of a tenant's variables. A tenant with an underscore in its id has none: tenant `a` could name those of `a_b`."""
         if self.shared:
             return PREFIX
         return f"{PREFIX}{tenant}_" if _LETTERS.fullmatch(tenant) else ()
@@ -123,38 +122,32 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
             file = Path(where).resolve(strict=True)
             if not (own.is_relative_to(folder) and file.is_relative_to(own) and file.is_file()):
                 return None
-            with file.open("rb") as opened:
-                value = opened.read(SECRET_BYTES_MAX + 1)
-        except (OSError, RuntimeError):  # the latter: links that lead in a circle
+            return _read_file(file)
+        except (OSError, RuntimeError):  # RuntimeError: a cycle of links
             return None
-        return _bounded(value)
 
 
-def _bounded(value: bytes) -> bytes | None:
+def _read_file(file: Path) -> bytes | None:
+    with file.open("rb") as opened:
+        value = opened.read(SECRET_BYTES_MAX + 1)
     return None if len(value) > SECRET_BYTES_MAX else value.removesuffix(b"\n").removesuffix(b"\r")
 
 
 def resolve_own(reference: str) -> bytes:
-    """The value behind a reference of the installation's own settings; SECRET_UNAVAILABLE where there is none."""
+    """The value of a reference in the installation's own settings; SECRET_UNAVAILABLE if there is none."""
     if not is_reference(reference):
-        raise TenureError("SECRET_UNAVAILABLE", f"a secret's reference {REFERENCE_FORM}")
+        raise TenureError("SECRET_UNAVAILABLE", f"the setting for a secret {REFERENCE_FORM}")
     kind, _, where = reference.partition(":")
-    value: bytes | None
     if kind == "env":
-        value = os.environb.get(where.encode())
-    else:
-        hide(where)
-        try:
-            with Path(where).open("rb") as opened:
-                value = _bounded(opened.read(SECRET_BYTES_MAX + 1))
-        except OSError:
-            value = None
-    if not value:
-        raise TenureError("SECRET_UNAVAILABLE", f"{reference} leads to nothing here")
-    return _noted(value)
+        return _checked(reference, os.environb.get(where.encode()))
+    hide(where)
+    value: bytes | None = None
+    with suppress(OSError):
+        value = _read_file(Path(where))
+    return _checked(reference, value)
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text is a reference, as far as its form tells."""
+    """Whether a text has the form of a reference."""
     fits = _ENV.fullmatch(text) or _FILE.fullmatch(text)
     return fits is not None and len(text) <= REFERENCE_CHARS_MAX and text.isprintable()

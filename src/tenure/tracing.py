@@ -1,10 +1,10 @@
-"""OpenTelemetry, as far as runs are concerned: where a run's trace comes from, and how its work goes on with it.
+"""OpenTelemetry for runs: the trace of a run, and the spans of its work.
 
 Laws:
-1. Only the API is used. What is sampled, and where spans go, is the business of whoever configures the SDK.
-2. A program that does not use OpenTelemetry never loads it: no span can be current in it.
-3. The work of a first lease is a child of the trace its run was asked for in. Whatever is taken up again, perhaps days
-   later, is a trace of its own with a link to that one.
+1. Only the API is used. The program that configures the SDK decides what is sampled and where spans are sent.
+2. A program that does not use OpenTelemetry never loads it.
+3. The first lease of a run is a child of the trace that requested the run. Work that is resumed, perhaps days later, is a trace of its
+   own with a link to the first one.
 """
 
 from __future__ import annotations
@@ -23,23 +23,16 @@ if TYPE_CHECKING:
 TRACER_NAME = "tenure"
 _FORM = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _API = "opentelemetry.trace"
-_NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
-
-
-def is_traceparent(text: str) -> bool:
-    """Whether it is a W3C trace context we can go on with."""
-    found = _FORM.fullmatch(text)
-    return found is not None and found[1] != _NO_TRACE and found[2] != _NO_SPAN
 
 
 def is_enabled() -> bool:
-    """Whether OpenTelemetry is in use here; see law 2."""
+    """Whether this program uses OpenTelemetry (law 2)."""
     return _API in sys.modules
 
 
 def current_traceparent() -> str | None:
-    """The traceparent of the span that is current, if there is one."""
-    if _API not in sys.modules:
+    """The W3C trace context of the current span, if there is one."""
+    if not is_enabled():
         return None
     from opentelemetry import trace
 
@@ -62,9 +55,9 @@ def _context_of(traceparent: str | None) -> SpanContext | None:
 
 
 def trace_for_new_run(command: CreateRun) -> str | None:
-    """The trace of a run that is asked for now, where that is not the command's own. What resumes or repeats another run
-    belongs to whoever asks for it now, whose span points to where the other began."""
-    if _API not in sys.modules or (now := current_traceparent()) is None:
+    """The trace of a new run, if it differs from the command's. A run that resumes or repeats another one belongs to the current trace,
+    which gets a link to the trace of the other run."""
+    if (now := current_traceparent()) is None:
         return None
     if command.trace is None:
         return now
@@ -87,9 +80,9 @@ def span(
     about: Mapping[str, Any] | None = None,
     quiet: tuple[type[BaseException], ...] = (),
 ) -> Iterator[Any]:
-    """Do something in a span: a child of `parent`, or a beginning with a link to `linked`; else a child of what is
-    current. An exception that passes is recorded by its class alone: what it says may be anybody's data."""
-    if _API not in sys.modules:
+    """A span: a child of `parent`, or a new trace with a link to `linked`, or else a child of the current span. Only the class of an
+    exception is recorded, because its message may contain user data. Exceptions in `quiet` are not recorded."""
+    if not is_enabled():
         yield None
         return
     from opentelemetry import context as contexts
@@ -111,7 +104,7 @@ def span(
         try:
             yield made
         except quiet:
-            raise  # how things go, not how they fail
+            raise  # control flow, not a failure
         except BaseException as fault:
             made.set_status(trace.Status(trace.StatusCode.ERROR, type(fault).__name__))
             raise

@@ -1,10 +1,10 @@
-"""Work that would hold the event loop: reading a large body, a workflow's file, a policy.
+"""Threads for work that would block the event loop, such as parsing a large body, a workflow file or a policy.
 
 Laws:
-1. No request holds the event loop for longer than 50 ms of CPU time (`tests/server/test_event_loop_budget.py` drives every route). What may take
-   longer is done here, in a few threads of this process.
-2. What runs or waits for a thread is bounded. Whoever comes when that is full is refused: 503 SERVER_BUSY, and nothing was done.
-3. What is small is done at once: a thread would cost more than it saves.
+1. No request blocks the event loop for more than 50 ms of CPU time (`tests/server/test_event_loop_budget.py` checks every route). Work
+   that may take longer is done here, in a few threads.
+2. The work that runs or waits for a thread is bounded. Beyond the limit it is refused with SERVER_BUSY, and nothing is done.
+3. Small work is done on the event loop: a thread would cost more than it saves.
 """
 
 from __future__ import annotations
@@ -22,32 +22,30 @@ T = TypeVar("T")
 
 THREADS = 2
 WAITING_MAX = 64
-"""Pieces of work running or waiting for a thread."""
+"""Calls that run or wait for a thread."""
 LARGE_BYTES = 32 * 1024
-"""From here on a body is large."""
+"""A body of this size is large."""
 LARGE_STEPS = 100
-"""From here on a workflow is."""
+"""A workflow with this many steps is large."""
 
 
 class WorkPool:
-    """See the laws above."""
-
     def __init__(self, threads: int = THREADS, waiting_max: int = WAITING_MAX) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="tenure-work")
         self._waiting_max = waiting_max
         self._lock = threading.Lock()
         self.under_way = 0
         self.refused: dict[str, int] = {"work": 0}
-        """Where refusals are counted; a service has it count among its own."""
+        """The counter of refusals. A server replaces it by its own."""
 
     async def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a function answers, from a thread."""
+        """Call a function in a thread; SERVER_BUSY if too many calls are waiting."""
         with self._lock:
             if self.under_way >= self._waiting_max:
                 self.refused["work"] += 1
                 raise TenureError(
                     "SERVER_BUSY",
-                    f"{self.under_way} pieces of heavy work are under way, which is the limit",
+                    f"{self.under_way} calls are running or waiting for a thread, which is the limit",
                     retry_after=1,
                 )
             self.under_way += 1
@@ -56,7 +54,7 @@ class WorkPool:
         except BaseException:
             self._count_down()
             raise
-        work.add_done_callback(self._count_down)  # also where the caller is canceled before a thread takes it
+        work.add_done_callback(self._count_down)  # also if the caller is canceled before a thread takes it
         return await asyncio.wrap_future(work)
 
     def _count_down(self, _work: Future[Any] | None = None) -> None:
@@ -65,9 +63,8 @@ class WorkPool:
 
 
 POOL = WorkPool()
-"""The one of this process: its threads are made when they are first needed."""
+"""The pool of this process. Its threads are started when they are first needed."""
 
 
 async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something heavy in a thread (law 2)."""
     return await POOL.run(function, *args, **kwargs)

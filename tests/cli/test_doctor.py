@@ -165,10 +165,14 @@ def test_addresses_of_databases(text: str, expected: Database) -> None:
     assert Database.parse(text) == expected
 
 
-def test_what_was_given_comes_before_the_environment_and_that_before_the_default() -> None:
-    assert choose_database("a.db", {"TENURE_DB": "b.db"}).address == "a.db"
-    assert choose_database(None, {"TENURE_DB": "b.db"}).address == "b.db"
-    assert choose_database(None, {}).address == "tenure.db"
+def test_what_was_given_comes_before_the_environment_and_that_before_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TENURE_DB", "b.db")
+    assert choose_database("a.db").address == "a.db"
+    assert choose_database(None).address == "b.db"
+    monkeypatch.delenv("TENURE_DB")
+    assert choose_database(None).address == "tenure.db"
 
 
 def test_no_password_is_shown() -> None:

@@ -176,7 +176,7 @@ def test_check_refuses_one_of_our_names(tmp_path: Path) -> None:
     shown = checked(tenure("lifecycle", "show", "delta-ci", "--toml").stdout, tmp_path)
     assert shown.returncode == 1
     assert "error PROFILE_INVALID" in shown.stderr
-    assert "the name of a profile of ours, 'delta-ci'" in shown.stderr
+    assert "the name of a built-in profile, 'delta-ci'" in shown.stderr
 
 
 # -------------------------------------------------------------------------------------------- own profiles

@@ -226,7 +226,7 @@ async def test_templates_of_a_few_runs_are_evaluated_at_a_time(
     async with stage(url) as engine:
         resolver = StepResolver(engine.store, ArtifactStore(str(tmp_path / "artifacts")))
         monkeypatch.setattr(asyncio, "to_thread", counted)
-        made = await asyncio.gather(*(resolver._beside(str, number) for number in range(6)))
+        made = await asyncio.gather(*(resolver._in_thread(str, number) for number in range(6)))
         assert made == [str(number) for number in range(6)]
         assert most == step_resolver.AT_ONCE_MAX
 

@@ -52,12 +52,12 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "no length of time": (
         ONE + "timeout: 5 minutes\n",
-        ["5:10: timeout: '5 minutes' is no length of time; write 90s, 5m, 2h, 1d, 1h30m or plain seconds"],
+        ["5:10: timeout: '5 minutes' is not a length of time; write 90s, 5m, 2h, 1d, 1h30m or plain seconds"],
     ),
     "no time at all": (ONE + "timeout: 0\n", ["5:10: timeout: must be longer than 0, not 0"]),
     "sexagesimal": (
         ONE + "timeout: 1:30\n",
-        ["5:10: timeout: '1:30' is no length of time; write 90s, 5m, 2h, 1d, 1h30m or plain seconds"],
+        ["5:10: timeout: '1:30' is not a length of time; write 90s, 5m, 2h, 1d, 1h30m or plain seconds"],
     ),
     "a profile that is no name": (ONE + "profile: Delta CI\n", [
         ("5:10: profile: must be one of agent-runs, approval-runs, delta-ci, git-with-intent, governed-runtime, tenure,"
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     ),
     "a wrong delay": (
         ONE + "    retry: {backoff: [1s, soon]}\n",
-        ["5:27: steps[0].retry.backoff[1]: 'soon' is no length of time; write 90s, 5m, 2h, 1d, 1h30m or plain seconds"],
+        ["5:27: steps[0].retry.backoff[1]: 'soon' is not a length of time; write 90s, 5m, 2h, 1d, 1h30m or plain seconds"],
     ),
     "jitter alone": (
         ONE + "    retry: {jitter: 0.5}\n",

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tenure.declared import DeclaredWorkflow, load_workflow, load_workflow_file, prepare_step
-from tenure.declared.step_inputs import needed_steps, template_references
+from tenure.declared import DeclaredWorkflow, load_workflow, load_workflow_file
+from tenure.declared.step_inputs import needed_steps, prepare_step, template_references
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.kernel.commands import BackoffSpec, StepSpec

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tenure.declared import load_workflow
-from tenure.declared.inputs import WorkflowInput, bind_inputs
+from tenure.declared.model import WorkflowInput, bind_inputs
 from tenure.errors import TenureError
 from tenure.expressions.json_schema import check_value
 from tenure.limits import PROBLEMS_MAX, SUGGESTIONS_MAX, WORKFLOW_BYTES_MAX

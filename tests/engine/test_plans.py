@@ -109,7 +109,7 @@ async def test_what_looks_like_a_template_or_a_command_is_data(url: str, tmp_pat
             await engine.see_end(await engine.create("w", [{"name": name}], input=template))
         assert given == [([["text"]], commands, "${{ inputs.secret }}")] * 4
         # Somebody sends it straight to workers that run commands: only workflow files have commands.
-        with pytest.raises(TenureError, match="come from workflow files"):
+        with pytest.raises(TenureError, match="only workflow files may contain"):
             await engine.create(
                 "w", [{"name": "x", "tool": "run", "queue": "default|run", "input": template}]
             )

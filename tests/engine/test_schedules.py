@@ -157,7 +157,12 @@ async def test_a_schedule_that_makes_no_sense_is_refused_when_it_is_made(
     ("workflow", "how", "code", "said"),
     [
         ("nobody.has.it", {}, "SCHEDULE_INVALID", "import the module that defines it"),
-        (REPORT, {"plan": [StepSpec(name="build")]}, "SCHEDULE_INVALID", "'report' has its own"),
+        (
+            REPORT,
+            {"plan": [StepSpec(name="build")]},
+            "SCHEDULE_INVALID",
+            "workflow 'report' has a plan of its own",
+        ),
         (REPORT, {"input": {"b": 1}}, "INVALID_INPUT", "b"),
         (REPORT, {"input": {"a": "x"}}, "INVALID_INPUT", "a"),
         (load_workflow(GREETING), {"input": {"nobody": 1}}, "INVALID_INPUT", "nobody"),

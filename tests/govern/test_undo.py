@@ -20,7 +20,7 @@ from tenure.outbound.address_rules import AllowedNetworks
 from tenure.outbound.urls import OutboundRoute
 from tenure.sdk import Workflow
 from tenure.sdk.act_request import ActRequest
-from tenure.shapes.undo import UndoResult
+from tenure.shapes.receipts import UndoResult
 from tenure.testing import Lab
 from tenure.testing.doubles import GitHubDouble
 

@@ -37,10 +37,13 @@ def refused(folder: Path) -> TenureError:
     return caught.value
 
 
-def test_without_the_setting_there_are_none() -> None:
-    assert choose_profiles({}) is None
-    assert choose_profiles({"TENURE_PROFILES": ""}) is None
-    assert choose_profiles({"TENURE_PROFILES": "mine"}) == "mine"
+def test_without_the_setting_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENURE_PROFILES", raising=False)
+    assert choose_profiles() is None
+    monkeypatch.setenv("TENURE_PROFILES", "")
+    assert choose_profiles() is None
+    monkeypatch.setenv("TENURE_PROFILES", "mine")
+    assert choose_profiles() == "mine"
 
 
 def test_the_files_of_the_folder_are_profiles(folder: Path) -> None:
@@ -104,7 +107,7 @@ BAD = {
     ),
     "one of our names": (
         OURS.replace('"ours"', '"delta-ci"', 1),
-        "the name of a profile of ours, 'delta-ci'",
+        "the name of a built-in profile, 'delta-ci'",
     ),
     "too long": (OURS + "#" * PROFILE_BYTES_MAX, "bytes"),
 }

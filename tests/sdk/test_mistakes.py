@@ -269,12 +269,12 @@ def test_a_long_traceback_is_cut_to_its_end_and_one_without_their_code_is_none()
         (TypeError, {"retries": "3"}, "step 'work': retries must be a whole number such as retries=3, not '3'"),
         (TypeError, {"retries": True}, "such as retries=3, not True"),
         (ValueError, {"retries": -1}, "step 'work': retries must be 0 to"),
-        (ValueError, {"timeout": "5 minutes"}, "step 'work': timeout: '5 minutes' is no length of time; write 90s, 5m"),
-        (TypeError, {"timeout": ["5m"]}, "step 'work': timeout: a list is no length of time"),
+        (ValueError, {"timeout": "5 minutes"}, "step 'work': timeout: '5 minutes' is not a length of time; write 90s, 5m"),
+        (TypeError, {"timeout": ["5m"]}, "step 'work': timeout: a list is not a length of time"),
         (ValueError, {"progress_within": "soon"}, "step 'work': progress_within: 'soon' is no"),
         (TypeError, {"backoff": "1s"}, """step 'work': backoff must be a list of pauses such as backoff=["1s", "10s"], not '1s'"""),
         (TypeError, {"backoff": 5}, "step 'work': backoff must be a list"),
-        (ValueError, {"backoff": ["1s", "soon"]}, "step 'work': backoff: 'soon' is no length of time"),
+        (ValueError, {"backoff": ["1s", "soon"]}, "step 'work': backoff: 'soon' is not a length of time"),
         (TypeError, {"jitter": "0.1"}, "such as jitter=0.2, not '0.1'"),
         (ValueError, {"jitter": -1}, "such as jitter=0.2, not -1"),
         (TypeError, {"idempotent": "no"}, "step 'work': idempotent must be True or False"),
@@ -298,7 +298,7 @@ def test_options_of_workflows_are_refused_likewise() -> None:
 
     async def work() -> None: ...
 
-    with pytest.raises(ValueError, match="workflow 'work': timeout: '1 day' is no length of time"):
+    with pytest.raises(ValueError, match="workflow 'work': timeout: '1 day' is not a length of time"):
         decorator(timeout="1 day")(work)
     with pytest.raises(TypeError, match=r"the unknown option 'versoin'; did you mean 'version'\?"):
         decorator(versoin="2")(work)
@@ -319,5 +319,5 @@ async def test_a_primitive_with_an_invalid_duration_names_its_option(word: str) 
     where = "tenure.sleep: " if word == "sleep" else f"tenure.{word}: within: "
     async with Lab(whole) as lab:
         run = await lab.start(whole)
-        with pytest.raises(TenureError, match=f"{where}'1 day' is no length of time; write 90s"):
+        with pytest.raises(TenureError, match=f"{where}'1 day' is not a length of time; write 90s"):
             await run.result()

@@ -155,7 +155,7 @@ async def test_artifacts_are_stored_beside_the_database_and_verified_on_read(tmp
         assert damaged
         for path in damaged:
             path.write_bytes(b"x" * path.stat().st_size)
-        with pytest.raises(TenureError, match="is not what it was"):
+        with pytest.raises(TenureError, match="does not match its digest"):
             await run.result()
 
 

@@ -174,7 +174,7 @@ async def test_rules_that_find_the_bounded_threads_full_are_evaluated_later(
             assert (answer.status_code, answer.json()["status"]) == (202, "received")
             while "SERVER_BUSY" not in (await delivery(s, github.hook_id))["note"]:  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
-            assert refused == [intake._found], "the rules were"
+            assert refused == [intake._match], "the rules were"
         s.engine.store.shift_clock(us(2))
         await s.service.intake.look()
         assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)
@@ -200,7 +200,7 @@ async def test_a_delivery_that_ends_its_process_again_and_again_is_set_aside(url
         await s.service.intake.look()
         found = await delivery(s, github.hook_id)
         assert (found["status"], found["run_id"], found["tries"]) == ("set_aside", None, 5)
-        assert "its process ended again and again" in found["note"]
+        assert "its process crashed repeatedly" in found["note"]
         assert await runs(s) == []
         text = (await (await s.caller(await s.operator_key())).get("/metrics")).text
         assert "tenure_deliveries_set_aside_total 1.0" in text

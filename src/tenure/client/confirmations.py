@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tenure.client.transport import Transport
-from tenure.shapes.confirmations import Confirmable, ConfirmationResult, check_version_named
+from tenure.shapes.identity import Confirmable, ConfirmationResult, check_version_named
 
 _PLACES = {
     "hook": "/hooks",

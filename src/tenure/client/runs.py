@@ -12,9 +12,9 @@ import msgspec
 from tenure.client.transport import Transport
 from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import artifact_name_problem
-from tenure.shapes.artifacts import Artifact
 from tenure.shapes.events import Event
 from tenure.shapes.runs import (
+    Artifact,
     Explanation,
     ReportStatement,
     Run,

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from tenure.client.transport import Transport
-from tenure.shapes.undo import UndoResult, UndoRun
+from tenure.shapes.receipts import UndoResult, UndoRun
 
 
 class _Log(msgspec.Struct, frozen=True):

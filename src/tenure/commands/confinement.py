@@ -33,7 +33,6 @@ from tenure.private_files import hidden, hide_configured
 
 NOBODY = "nobody"
 """The user of commands if root starts them and no user is named."""
-FLAG = "--allow-unconfined-commands"
 _PACKAGE = Path(__file__).parents[1]
 _LAUNCHER = (_PACKAGE / "commands" / "launcher.py").read_text(encoding="utf-8")
 """Read once: a command could replace the file before the next command starts."""
@@ -80,9 +79,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
             "report": report,
             "check": check or self.kind == "user",
         }
-        paths = (*hide, *keep)
-        python = _installation(sys.executable, sys.prefix, sys.base_prefix).python
-        return [python, "-I", "-S", "-c", _LAUNCHER, msgspec.json.encode(plan).decode(), *paths, *argv]
+        python, encoded = _own_installation().python, msgspec.json.encode(plan).decode()
+        return [python, "-I", "-S", "-c", _LAUNCHER, encoded, *hide, *keep, *argv]
 
     def environment(self, given: dict[str, str]) -> dict[str, str]:
         """The environment of the launcher for a command with the given environment. HOME is the home of the command's user."""
@@ -119,8 +117,6 @@ def shared_folders(user: CommandUser | None = None, cwd: str | None = None) -> l
 
 
 class _Installation(msgspec.Struct, frozen=True):
-    """The files that this process consists of."""
-
     python: str
     """The interpreter's real file, which reads no `pyvenv.cfg`."""
     paths: tuple[str, ...]
@@ -138,6 +134,10 @@ def _installation(executable: str, prefix: str, base_prefix: str) -> _Installati
     return _Installation(python, tuple(sorted(found)))
 
 
+def _own_installation() -> _Installation:
+    return _installation(sys.executable, sys.prefix, sys.base_prefix)
+
+
 def kept_paths(user: CommandUser | None = None) -> list[str]:
     """The paths that no command may change: this Python and this Tenure, except folders that the worker's commands work in. The `cwd` of
     a step is not considered, because the author of a workflow would then choose what is protected.
@@ -145,7 +145,7 @@ def kept_paths(user: CommandUser | None = None) -> list[str]:
     working = shared_folders(user)
     return [
         path
-        for path in _installation(sys.executable, sys.prefix, sys.base_prefix).paths
+        for path in _own_installation().paths
         if path != "/" and not any(f"{each}/".startswith(f"{path}/") for each in working)
     ]
 
@@ -171,13 +171,13 @@ def choose_confinement(user: str | None = None, *, allow_none: bool = False) -> 
     wanted = None if user is None else named_user(user)
     if wanted is not None and wanted.uid == 0:
         wanted = None
-    tried: list[Confinement] = []
+    candidates: list[Confinement] = []
     if sys.platform == "linux":
-        tried.append(Confinement(kind="namespaces", user=wanted))
+        candidates.append(Confinement(kind="namespaces", user=wanted))
     if os.geteuid() == 0:
-        tried.append(Confinement(kind="user", user=wanted or named_user(NOBODY)))
+        candidates.append(Confinement(kind="user", user=wanted or named_user(NOBODY)))
     problems: list[str] = []
-    for one in tried:
+    for one in candidates:
         problem = _problem(one, (*hidden(), *kept_paths(one.user)) if one.kind == "user" else ())
         if problem is None:
             return one
@@ -213,8 +213,8 @@ def _problem(confinement: Confinement, paths: tuple[str, ...]) -> str | None:
         )
         os.close(writing)
         writing = -1
-        told = os.read(reading, 1000).decode(errors="replace").partition(" ")[2]
-        return None if ended.returncode == 0 and not told else told or f"exit code {ended.returncode}"
+        reported = os.read(reading, 1000).decode(errors="replace").partition(" ")[2]
+        return reported or (f"exit code {ended.returncode}" if ended.returncode else None)
     except (OSError, subprocess.SubprocessError) as fault:
         return str(fault)
     finally:

@@ -53,11 +53,7 @@ class _Failed(Exception):
     """The setup failed."""
 
 
-def _libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _called(result: int, what: str) -> None:
+def _check_result(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -65,7 +61,7 @@ def _called(result: int, what: str) -> None:
 
 def _mount(libc: Any, source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
     encoded = None if kind is None else kind.encode()
-    _called(
+    _check_result(
         libc.mount(os.fsencode(source), os.fsencode(target), encoded, flags, data.encode()), f"mount {target}"
     )
 
@@ -76,7 +72,7 @@ def _separate(libc: Any) -> None:
     if os.geteuid() == 0 and libc.unshare(wanted) == 0:
         return
     uid, gid = os.geteuid(), os.getegid()
-    _called(libc.unshare(wanted | _NEWUSER), "unshare")
+    _check_result(libc.unshare(wanted | _NEWUSER), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
@@ -110,7 +106,6 @@ def _places(path: str) -> list[tuple[str, str]]:
 
 
 def _seen(path: str) -> tuple[int, int] | None:
-    """The device and inode at a path."""
     try:
         found = os.stat(path)
     except OSError:
@@ -236,7 +231,7 @@ class _Mounts:
 
     def _put(self, source: str, target: str) -> None:
         """Put an entry of a folder into its view, unless the entry is gone."""
-        try:
+        with suppress(FileNotFoundError):
             if os.path.islink(source):
                 os.symlink(os.readlink(source), target)
                 return
@@ -245,8 +240,6 @@ class _Mounts:
             else:
                 os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o400))
             self._bind(source, target)
-        except FileNotFoundError:
-            return
 
     def _keep_way(self, folder: str) -> None:
         """Keep the working folder reachable if a folder above it is hidden."""
@@ -279,15 +272,15 @@ def _drop(libc: Any, plan: dict[str, Any]) -> None:
         for capability in range(_CAP_LAST + 1):
             if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
                 break
-        _called(libc.prctl(_PR_SET_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0), "securebits")
+        _check_result(libc.prctl(_PR_SET_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0), "securebits")
         header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-        _called(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+        _check_result(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
     if plan["uid"] is not None:
         os.setgroups(plan["groups"])
         os.setresgid(plan["gid"], plan["gid"], plan["gid"])
         os.setresuid(plan["uid"], plan["uid"], plan["uid"])
     if sys.platform == "linux":
-        _called(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+        _check_result(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
 def _can_change(path: str, *, above: bool = False) -> bool:
@@ -341,10 +334,10 @@ def _start(argv: list[str], report: int) -> NoReturn:
         env = {name[prefix:]: value for name, value in os.environ.items() if name.startswith(_COMMANDS_OWN)}
         os.execvpe(argv[0], argv, env)
     except OSError as fault:
-        _tell(report, fault)
+        _report_failure(report, fault)
 
 
-def _tell(report: int, fault: Exception) -> NoReturn:
+def _report_failure(report: int, fault: Exception) -> NoReturn:
     number = fault.errno if isinstance(fault, OSError) else 0
     text = (fault.strerror if isinstance(fault, OSError) else None) or str(fault)
     os.write(report, os.fsencode(f"{number or 0} {text}")[:1000])
@@ -352,9 +345,12 @@ def _tell(report: int, fault: Exception) -> NoReturn:
 
 
 def _warn(path: str) -> None:
-    said = f"tenure: {path} was created or replaced while this command ran, in a folder that cannot be protected. The command could"
+    warning = (
+        f"tenure: {path} was created or replaced while this command ran, in a folder that cannot be protected. The command could"
+        " read it. Keep it in a folder of its own, and change the secret.\n"
+    )
     with suppress(OSError):
-        os.write(2, os.fsencode(f"{said} read it. Keep it in a folder of its own, and change the secret.\n"))
+        os.write(2, os.fsencode(warning))
 
 
 def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn:
@@ -381,13 +377,13 @@ def _in_namespaces(libc: Any, plan: dict[str, Any], argv: list[str]) -> NoReturn
                 _warn(path)
             os.write(writing, str(status).encode())
         except Exception as fault:
-            _tell(report, fault)
+            _report_failure(report, fault)
         os._exit(0)
     os.close(writing)
     os.close(report)
-    told = os.read(reading, 100)
+    reported = os.read(reading, 100)
     status = _follow(first)
-    _end_as(int(told) if told else status)
+    _end_as(int(reported) if reported else status)
 
 
 def main() -> NoReturn:
@@ -401,7 +397,7 @@ def main() -> NoReturn:
     try:
         if plan["cwd"] is not None:
             os.chdir(plan["cwd"])  # before the change of user: the new user may not be able to reach it
-        libc = _libc()
+        libc = ctypes.CDLL(None, use_errno=True)
         if plan["namespaces"]:
             _in_namespaces(libc, plan, argv)
         _drop(libc, plan)
@@ -411,7 +407,7 @@ def main() -> NoReturn:
             os._exit(0)
         _start(argv, report)
     except Exception as fault:
-        _tell(report, fault)
+        _report_failure(report, fault)
 
 
 if __name__ == "__main__":

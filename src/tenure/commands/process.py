@@ -64,16 +64,13 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.code is None and not self.canceled
 
     def output(self) -> dict[str, Any]:
-        made: dict[str, Any] = {
+        return {
             "exit_code": self.exit_code,
             "stdout": self.stdout,
             "stderr_tail": self.stderr_tail,
+            **({"truncated": True} if self.truncated else {}),
+            **({} if self.json is msgspec.UNSET else {"json": self.json}),
         }
-        if self.truncated:
-            made["truncated"] = True
-        if self.json is not msgspec.UNSET:
-            made["json"] = self.json
-        return made
 
 
 class _Tail:
@@ -96,18 +93,18 @@ class _Tail:
         self.line += chunk
         *whole, rest = self.line.split(b"\n")
         for line in whole:
-            self._hand_on(line)
+            self._report(line)
         while len(rest) > COMMAND_LINE_BYTES_MAX:
-            self._hand_on(rest[:COMMAND_LINE_BYTES_MAX])
+            self._report(rest[:COMMAND_LINE_BYTES_MAX])
             rest = rest[COMMAND_LINE_BYTES_MAX:]
         self.line = rest
 
     def end(self) -> None:
         if self.line:
-            self._hand_on(self.line)
+            self._report(self.line)
             self.line = bytearray()
 
-    def _hand_on(self, line: bytes | bytearray) -> None:
+    def _report(self, line: bytes | bytearray) -> None:
         if self.on_line is None:
             return
         for at in range(0, max(len(line), 1), COMMAND_LINE_BYTES_MAX):
@@ -135,33 +132,28 @@ async def run_command(
     tails = (_Tail("stdout", on_line), _Tail("stderr", on_line))
     async with AsyncExitStack() as open_pipes:
         # Own pipes: with asyncio's, the end of the process would wait for every other process that holds them.
-        pipes = [await open_pipes.enter_async_context(_piped(tail)) for tail in tails]
+        pipes = [await open_pipes.enter_async_context(_open_pipe(tail)) for tail in tails]
         report = open_pipes.enter_context(_Report())
         try:
-            process = await _started(resolved, confinement, pipes[0].inlet, pipes[1].inlet, report)
+            process = await _start(resolved, confinement, pipes[0][0].inlet, pipes[1][0].inlet, report)
         except (OSError, ValueError) as fault:
             return _not_started(resolved, fault)
-        for pipe in pipes:
+        for pipe, _ in pipes:
             pipe.close_inlet()
-        swept = False
         try:
             why = await _wait(process, cancel, timeout, grace_seconds)
-            _signal(process, signal.SIGKILL)  # processes that the command left behind
-            swept = True
-            await asyncio.wait([pipe.reading for pipe in pipes], timeout=_DRAIN_SECONDS)
         finally:
-            if not swept:
-                _signal(process, signal.SIGKILL)
-                await process.wait()
-        refused = report.fault()
-        if refused is not None:
+            _signal(process, signal.SIGKILL)  # also ends processes that the command left behind
+            await process.wait()
+        await asyncio.wait([reading for _, reading in pipes], timeout=_DRAIN_SECONDS)
+        if (refused := report.fault()) is not None:
             return _not_started(resolved, refused)
     for tail in tails:
         tail.end()
     return _result(resolved, process.returncode or 0, tails[0], tails[1], why, timeout)
 
 
-async def _started(
+async def _start(
     resolved: ResolvedCommand, confinement: Confinement, out: int, err: int, report: _Report
 ) -> asyncio.subprocess.Process:
     env = environment(resolved.env, os.environ)
@@ -187,62 +179,52 @@ async def _started(
         report.close_inlet()
 
 
-class _Report:
-    """A pipe on which a launcher reports why it could not start the command."""
-
+class _Pipe:
     def __init__(self) -> None:
-        self._outlet, self.inlet = os.pipe()
-        os.set_blocking(self._outlet, False)
-
-    def __enter__(self) -> _Report:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close_inlet()
-        os.close(self._outlet)
+        self.outlet, self.inlet = os.pipe()
 
     def close_inlet(self) -> None:
         if self.inlet >= 0:
             os.close(self.inlet)
             self.inlet = -1
 
+
+class _Report(_Pipe):
+    """A pipe on which a launcher reports why it could not start the command."""
+
+    def __enter__(self) -> _Report:
+        os.set_blocking(self.outlet, False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_inlet()
+        os.close(self.outlet)
+
     def fault(self) -> OSError | None:
         try:
-            number, _, text = os.read(self._outlet, 1000).decode(errors="replace").partition(" ")
+            number, _, text = os.read(self.outlet, 1000).decode(errors="replace").partition(" ")
         except BlockingIOError:  # another process holds it open
             return None
         return OSError(int(number), text) if text else None
 
 
-class _Pipe:
-    def __init__(self, inlet: int, reading: asyncio.Task[None]) -> None:
-        self.inlet = inlet
-        self.reading = reading
-
-    def close_inlet(self) -> None:
-        if self.inlet >= 0:
-            os.close(self.inlet)
-            self.inlet = -1
-
-
 @asynccontextmanager
-async def _piped(tail: _Tail) -> AsyncIterator[_Pipe]:
-    """A pipe that is read into a tail. An exception of `on_line` is raised when it closes."""
-    outlet, inlet = os.pipe()
-    stream = asyncio.StreamReader()
+async def _open_pipe(tail: _Tail) -> AsyncIterator[tuple[_Pipe, asyncio.Task[None]]]:
+    """A pipe, and the task that reads it into a tail. An exception of `on_line` is raised when it closes."""
+    pipe, stream = _Pipe(), asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(outlet, "rb", 0)
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(pipe.outlet, "rb", 0)
     )
-    pipe = _Pipe(inlet, asyncio.create_task(_read(stream, tail)))
+    reading = asyncio.create_task(_read(stream, tail))
     try:
-        yield pipe
+        yield pipe, reading
     finally:
         pipe.close_inlet()
-        pipe.reading.cancel()
-        await asyncio.wait([pipe.reading])
+        reading.cancel()
+        await asyncio.wait([reading])
         transport.close()
-    if not pipe.reading.cancelled():
-        pipe.reading.result()
+    if not reading.cancelled():
+        reading.result()
 
 
 def environment(given: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, str]:
@@ -306,28 +288,26 @@ def _result(
     resolved: ResolvedCommand, exit_code: int, out: _Tail, err: _Tail, why: str, timeout: float | None
 ) -> CommandResult:
     made = _fitting(exit_code, out, err)
-    shown = err.text() or out.text()
-    tail = shown.encode()[-COMMAND_MESSAGE_BYTES_MAX:].decode(errors="ignore")
+    tail = (err.text() or out.text()).encode()[-COMMAND_MESSAGE_BYTES_MAX:].decode(errors="ignore")
     name = resolved.argv[0]
     if why == "cancel":
         return msgspec.structs.replace(made, canceled=True, message=f"{name} was stopped as requested")
     if why == "timeout":
         return _failed(made, TIMED_OUT, f"{name} was stopped after {timeout:g} s", tail)
-    if exit_code < 0:
-        return _failed(made, FAILED, f"{name} was ended by signal {-exit_code}", tail)
     if exit_code:
-        return _failed(made, FAILED, f"{name} ended with exit code {exit_code}", tail)
-    if resolved.output == "json":
-        if out.cut:
-            said = f"{name} printed more than {COMMAND_OUTPUT_BYTES_MAX} bytes, which is too much for JSON output"
-            return _failed(made, FAILED, said, "")
-        try:
-            value = decode_json(bytes(out.kept))
-        except (msgspec.DecodeError, RecursionError) as fault:
-            return _failed(made, FAILED, f"{name} must print JSON: {fault}", tail)
-        # The value replaces the text, because an output must fit into a payload.
-        return msgspec.structs.replace(made, json=value, stdout="")
-    return made
+        ended = f"was ended by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
+        return _failed(made, FAILED, f"{name} {ended}", tail)
+    if resolved.output != "json":
+        return made
+    if out.cut:
+        problem = f"printed more than {COMMAND_OUTPUT_BYTES_MAX} bytes, which is too much for JSON output"
+        return _failed(made, FAILED, f"{name} {problem}", "")
+    try:
+        value = decode_json(bytes(out.kept))
+    except (msgspec.DecodeError, RecursionError) as fault:
+        return _failed(made, FAILED, f"{name} must print JSON: {fault}", tail)
+    # The value replaces the text, because an output must fit into a payload.
+    return msgspec.structs.replace(made, json=value, stdout="")
 
 
 def _failed(made: CommandResult, code: str, message: str, tail: str) -> CommandResult:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from tenure.declared.grammar import json_schema
-from tenure.declared.inputs import WorkflowInput
 from tenure.declared.loader import load_workflow, load_workflow_file
-from tenure.declared.model import DeclaredStep, DeclaredWorkflow
-from tenure.declared.step_inputs import prepare_step
+from tenure.declared.model import DeclaredWorkflow
 from tenure.declared.step_resolver import StepResolver
 
 __all__ = [
-    "DeclaredStep",
     "DeclaredWorkflow",
     "StepResolver",
-    "WorkflowInput",
     "json_schema",
     "load_workflow",
     "load_workflow_file",
-    "prepare_step",
 ]

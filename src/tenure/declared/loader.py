@@ -10,18 +10,17 @@ import msgspec
 
 from tenure import custom_profiles
 from tenure.canonical import canonical
-from tenure.declared import validation
 from tenure.declared.grammar import DEFAULT_PROFILE, WORKFLOW
-from tenure.declared.inputs import WorkflowInput
 from tenure.declared.model import (
-    GATES,
     ApprovalQuestion,
     DeclaredStep,
     DeclaredWorkflow,
     RetrySettings,
     WaitSettings,
+    WorkflowInput,
 )
 from tenure.declared.step_inputs import split_arguments
+from tenure.declared.validation import WorkflowValidator
 from tenure.errors import TenureError
 from tenure.expressions.schema import MISSING, VariantValue
 from tenure.expressions.yaml_document import FileProblems, read_yaml
@@ -42,7 +41,8 @@ def load_workflow(text: str, source: str = "<text>") -> DeclaredWorkflow:
         raise problems.error()
     inputs = _inputs(data, problems)
     named = data.get("profile", DEFAULT_PROFILE if "profile" not in root.entries else None)
-    validation.WorkflowValidator(data, None if named is None else profiles.get(named), problems).check()
+    profile = None if named is None else profiles.get(named)
+    WorkflowValidator(root, data, profile, problems).check()
     problems.raise_any()
     steps = tuple(_step(i, variant, data.get("defaults", {})) for i, variant in enumerate(data["steps"]))
     made = DeclaredWorkflow(
@@ -75,14 +75,14 @@ def load_workflow_file(path: Path) -> DeclaredWorkflow:
 
 
 def _inputs(data: dict[str, Any], problems: FileProblems) -> dict[str, WorkflowInput]:
-    made = {}
-    for name, values in data.get("inputs", {}).items():
-        if "type" not in values:
-            continue  # reported already
-        declared = msgspec.convert(values, WorkflowInput)
+    made = {
+        name: msgspec.convert(values, WorkflowInput)
+        for name, values in data.get("inputs", {}).items()
+        if "type" in values  # a missing type is reported already
+    }
+    for name, declared in made.items():
         for key, problem in declared.own_problems():
             problems.add(("inputs", name, key), problem)
-        made[name] = declared
     return made
 
 
@@ -99,11 +99,11 @@ def _step(index: int, variant: VariantValue, defaults: dict[str, Any]) -> Declar
         "queue": values.get("queue", defaults.get("queue", "default")),
     }
     if kind == "approval":
-        asked = {"action": values["id"], **values["approval"]}
-        return DeclaredStep(**common, approval=ApprovalQuestion(**asked))
+        return DeclaredStep(
+            **common, approval=ApprovalQuestion(**{"action": values["id"], **values["approval"]})
+        )
     if kind == "wait":
         return DeclaredStep(**common, wait=WaitSettings(**values["wait"]))
-    assert kind not in GATES
     common |= {
         "timeout_seconds": values.get("timeout", defaults.get("timeout")),
         "retry": RetrySettings.merge(values.get("retry"), defaults.get("retry")),

@@ -87,20 +87,13 @@ def _work(step: DeclaredStep, scope: Mapping[str, Any]) -> StepSpec:
         return _spec(step, idempotency_key=fixed, template=msgspec.json.encode(job))
     made = plain_step_input(job)
     if made.startswith(RESERVED_KEYS):
-        problem = "the name of an argument must not begin with '$tenure'"
-        raise TenureError(
-            "INVALID_INPUT", f"step {step.id}: with: {problem}", (Detail(f"{step.id}.with", problem),)
-        )
+        raise _invalid(step, "with", "the name of an argument must not begin with '$tenure'")
     return _spec(step, idempotency_key=fixed, input=made)
 
 
 def _spec(step: DeclaredStep, **how: Any) -> StepSpec:
     retry = step.retry
-    backoff = None
-    if retry.backoff is not None:
-        backoff = (
-            BackoffSpec(retry.backoff) if retry.jitter is None else BackoffSpec(retry.backoff, retry.jitter)
-        )
+    jitter = () if retry.jitter is None else (retry.jitter,)
     return StepSpec(
         name=step.id,
         tool=step_tool(step.kind, step.target),
@@ -108,7 +101,7 @@ def _spec(step: DeclaredStep, **how: Any) -> StepSpec:
         required=step.required,
         queue=cap.capability(step.queue, required_capability(step.kind, step.target)),
         retries=retry.max,
-        backoff=backoff,
+        backoff=None if retry.backoff is None else BackoffSpec(retry.backoff, *jitter),
         timeout_seconds=step.timeout_seconds,
         condition=step.condition,
         **how,
@@ -151,16 +144,15 @@ def _approval(
 
 
 def _wait(step: DeclaredStep, awaited: WaitSettings, scope: Mapping[str, Any], skipped: bool) -> WaitSpec:
-    if (
-        awaited.time is not None or skipped
-    ):  # its event may have no value, which is what the condition guards against
+    # The event of a skipped wait may have no value, which is what the condition guards against.
+    if awaited.time is not None or skipped:
         return WaitSpec(within_seconds=awaited.time or awaited.within or NO_EVENT_SECONDS)
-    event = _fixed(step, "wait.event", templates.parse_template(awaited.event).value(scope), NAME_CHARS_MAX)
-    source = ""
-    if awaited.source:
-        source = _fixed(
-            step, "wait.source", templates.parse_template(awaited.source).value(scope), NAME_CHARS_MAX
-        )
+    event, source = (
+        _fixed(step, f"wait.{name}", templates.parse_template(text).value(scope), NAME_CHARS_MAX)
+        if text
+        else ""
+        for name, text in (("event", awaited.event), ("source", awaited.source))
+    )
     return WaitSpec(event, source, awaited.within)
 
 
@@ -170,6 +162,10 @@ def _fixed(step: DeclaredStep, name: str, value: Any, most: int) -> str:
     if 0 < len(text) <= most and text.isprintable():
         return text
     problem = f"has {len(text)} characters with these inputs; it must have 1 to {most} printable characters"
-    raise TenureError(
+    raise _invalid(step, name, problem)
+
+
+def _invalid(step: DeclaredStep, name: str, problem: str) -> TenureError:
+    return TenureError(
         "INVALID_INPUT", f"step {step.id}: {name}: {problem}", (Detail(f"{step.id}.{name}", problem),)
     )

@@ -67,7 +67,6 @@ def _decoded(template: bytes) -> StepTemplate:
 
 
 def template_references(template: bytes) -> set[ExpressionReference]:
-    """The references that `prepare_step` evaluates."""
     return set(_refers(_decoded(template)))
 
 
@@ -99,21 +98,26 @@ def _prepared(
     if job.condition is not None and not is_condition_true(job.condition, scope):
         return PreparedStep(skipped=True)
     places = frozenset(job.places)
-    key = ""
-    if job.idempotency_key is not None:
-        made = templates.evaluate_open_templates(
-            job.idempotency_key, key_scope or scope, ("idempotency_key",), places
-        )
-        key = _key(format_value(made))
+
+    def fill(name: str, value: Any, values: Mapping[str, Any] = scope) -> Any:
+        return None if value is None else templates.evaluate_open_templates(value, values, (name,), places)
+
+    key = fill("idempotency_key", job.idempotency_key, key_scope or scope)
+    key = "" if job.idempotency_key is None else _checked_key(format_value(key))
     filled = msgspec.structs.replace(
         job,
-        arguments=templates.evaluate_open_templates(job.arguments, scope, ("with",), places),
-        run=templates.evaluate_open_templates(job.run, scope, ("run",), places),
-        env=templates.evaluate_open_templates(job.env, scope, ("env",), places),
-        cwd=None if job.cwd is None else templates.evaluate_open_templates(job.cwd, scope, ("cwd",), places),
+        arguments=fill("with", job.arguments),
+        run=fill("run", job.run),
+        env=fill("env", job.env),
+        cwd=fill("cwd", job.cwd),
     )
-    each = any(r.root == ATTEMPT_PATH[0] and r.parts[:1] in ((), ATTEMPT_PATH[1:]) for r in _refers(job))
-    return PreparedStep(input=plain_step_input(filled), idempotency_key=key, each_try=each)
+    each_try = any(map(names_attempt, _refers(job)))
+    return PreparedStep(input=plain_step_input(filled), idempotency_key=key, each_try=each_try)
+
+
+def names_attempt(reference: ExpressionReference) -> bool:
+    """Whether a reference is to the attempt number, or to all of `run`."""
+    return reference.root == ATTEMPT_PATH[0] and reference.parts[:1] in ((), ATTEMPT_PATH[1:])
 
 
 def plain_step_input(job: StepTemplate) -> bytes:
@@ -121,7 +125,7 @@ def plain_step_input(job: StepTemplate) -> bytes:
         return msgspec.json.encode(job.arguments)
     command = ResolvedCommand(
         argv=tuple(_argument(f"run[{i}]", value) for i, value in enumerate(job.run)),
-        env={name: _bare(f"env.{name}", format_value(value)) for name, value in job.env.items()},
+        env={name: _without_nul(f"env.{name}", format_value(value)) for name, value in job.env.items()},
         cwd=None if job.cwd is None else _argument("cwd", job.cwd),
         output=job.output,
     )
@@ -139,14 +143,13 @@ def is_condition_true(condition: str, scope: Mapping[str, Any]) -> bool:
 
 
 def _at(job: StepTemplate, place: TemplatePlace) -> str:
-    names: dict[str | int, Any] = {
+    here: Any = {
         "with": job.arguments,
         "run": job.run,
         "env": job.env,
         "cwd": job.cwd,
         "idempotency_key": job.idempotency_key,
     }
-    here: Any = names
     try:
         for part in place:
             here = here[part]
@@ -155,7 +158,7 @@ def _at(job: StepTemplate, place: TemplatePlace) -> str:
     return str(here)
 
 
-def _key(text: str) -> str:
+def _checked_key(text: str) -> str:
     if 0 < len(text) <= LABEL_CHARS_MAX and text.isprintable():
         return text
     raise TenureError(
@@ -171,10 +174,10 @@ def _argument(at: str, value: Any) -> str:
             "EXPRESSION_FAILED",
             f"{at}: an argument must be a string, a number or a boolean, not {format_value(value)[:60]}",
         )
-    return _bare(at, format_value(value))
+    return _without_nul(at, format_value(value))
 
 
-def _bare(at: str, text: str) -> str:
+def _without_nul(at: str, text: str) -> str:
     if "\0" in text:
         raise TenureError("EXPRESSION_FAILED", f"{at}: has a NUL character, which a command cannot take")
     return text

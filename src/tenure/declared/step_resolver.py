@@ -27,8 +27,7 @@ from tenure.declared.step_inputs import (
     template_references,
 )
 from tenure.errors import TenureError
-from tenure.expressions.expression import ExpressionReference as Looked
-from tenure.expressions.expression import MalformedExpression
+from tenure.expressions.expression import ExpressionReference, MalformedExpression
 from tenure.ids import run_text
 from tenure.kernel.commands import Resolution
 from tenure.kernel.run_rows import PayloadRow, RunRow, RunSpecRow, StepRow
@@ -63,37 +62,39 @@ class StepResolver:
         if not runs or not steps:
             return ()
         due = [
-            _Due(idx, n, steps[idx].name, templates.get((run_id, steps[idx].template_ref or 0)))
+            _DueStep(idx, n, steps[idx].name, templates.get((run_id, steps[idx].template_ref or 0)))
             for idx, n in wanted
             if idx in steps
         ]
-        refers = await self._beside(_references, due)
+        refers = await self._in_thread(_references, due)
         try:
             scope, first = await self._scope(runs[0], refers)
         except TenureError as fault:
             if fault.retryable:
                 raise
             return tuple(_failed(one, fault) for one in due)
-        ready = await self._beside(_prepare_all, run_id, due, scope, first)
-        return tuple([await self._made(run_id, one, made) for one, made in zip(due, ready, strict=True)])
+        ready = await self._in_thread(_prepare_all, run_id, due, scope, first)
+        return tuple([await self._resolution(run_id, *pair) for pair in zip(due, ready, strict=True)])
 
-    async def _beside(self, work: Callable[..., T], *given: Any) -> T:
+    async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
         if not self._threads:
             return work(*given)
         async with self._turns:
             return await asyncio.to_thread(work, *given)
 
-    async def _made(self, run_id: int, due: _Due, made: PreparedStep | TenureError) -> Resolution:
+    async def _resolution(self, run_id: int, due: _DueStep, made: PreparedStep | TenureError) -> Resolution:
         if isinstance(made, TenureError):
             return _failed(due, made)
         if made.skipped:
             return Resolution(idx=due.idx, n=due.n, skipped=True)
-        try:
-            body = await self._kept(made, run_text(run_id))
-        except TenureError as fault:
-            if fault.retryable:
-                raise
-            return _failed(due, fault)
+        body = made.input
+        if len(body) > PAYLOAD_BYTES_MAX or body.startswith(RESERVED_KEYS):
+            try:
+                body = await self._artifacts.put(body, run_text(run_id))
+            except TenureError as fault:
+                if fault.retryable:
+                    raise
+                return _failed(due, fault)
         return Resolution(
             idx=due.idx,
             n=due.n,
@@ -102,15 +103,9 @@ class StepResolver:
             each_try=made.each_try,
         )
 
-    async def _kept(self, ready: PreparedStep, run: str) -> bytes:
-        body = ready.input
-        if len(body) > PAYLOAD_BYTES_MAX or body.startswith(RESERVED_KEYS):
-            return await self._artifacts.put(body, run)
-        return body
-
     # ------------------------------------------------------------------------------------------- scope
 
-    async def _scope(self, run: RunRow, refers: set[Looked]) -> tuple[dict[str, Any], str]:
+    async def _scope(self, run: RunRow, refers: set[ExpressionReference]) -> tuple[dict[str, Any], str]:
         """The values that templates can use, except the attempt number; and the run id for idempotency keys: that of the first run in a
         chain of resumed runs, so that an effect that has happened is recognised.
         """
@@ -125,11 +120,9 @@ class StepResolver:
             before = older[0].resumed_from if older else None
         body = None
         if spec.input_ref is not None and any(reference.root == "inputs" for reference in refers):
-            given = await self._payloads([(run.id, spec.input_ref)])
-            body = given.get((run.id, spec.input_ref))
+            body = (await self._payloads([(run.id, spec.input_ref)])).get((run.id, spec.input_ref))
             if body is None:
                 raise TenureError("EXPRESSION_FAILED", "the run's input has been erased")
-        trigger = {"type": spec.trigger_type, "ref": spec.trigger_ref, "repo": run.repo}
         scope = {
             "inputs": await self._decoded(body) or {},
             "steps": {name: {"output": await self._decoded(output)} for name, output in outputs.items()},
@@ -140,7 +133,7 @@ class StepResolver:
                 "tenant": run.tenant,
                 "repo": run.repo,
             },
-            "trigger": trigger,
+            "trigger": {"type": spec.trigger_type, "ref": spec.trigger_ref, "repo": run.repo},
             "slot": _slot(spec.trigger_ref or "") if spec.trigger_type == "scheduled" else None,
         }
         return scope, run_text(first)
@@ -162,9 +155,7 @@ class StepResolver:
 
     async def _payloads(self, refs: Iterable[tuple[int, int]]) -> dict[tuple[int, int], bytes]:
         rows = list(dict.fromkeys(refs))
-        if not rows:
-            return {}
-        found: list[PayloadRow] = await self._store.read("load_payloads", rows=rows)
+        found: list[PayloadRow] = await self._store.read("load_payloads", rows=rows) if rows else []
         return {(p.run_id, p.ref): p.body for p in found}
 
     async def _decoded(self, body: bytes | None) -> Any:
@@ -181,19 +172,19 @@ class StepResolver:
                     ),
                 )
             body = await self._artifacts.get(body)
-        return None if body is None else await self._beside(_value, body)
+        return None if body is None else await self._in_thread(_value, body)
 
 
-class _Due(msgspec.Struct, frozen=True):
+class _DueStep(msgspec.Struct, frozen=True):
     idx: int
     n: int
     name: str
     template: bytes | None
 
 
-def _references(due: list[_Due]) -> set[Looked]:
+def _references(due: list[_DueStep]) -> set[ExpressionReference]:
     """The references of all templates. A malformed template is reported later."""
-    refers: set[Looked] = set()
+    refers: set[ExpressionReference] = set()
     for one in due:
         with suppress(TenureError, MalformedExpression):
             refers |= template_references(one.template or b"{}")
@@ -201,13 +192,13 @@ def _references(due: list[_Due]) -> set[Looked]:
 
 
 def _prepare_all(
-    run_id: int, due: list[_Due], scope: Mapping[str, Any], first: str
+    run_id: int, due: list[_DueStep], scope: Mapping[str, Any], first: str
 ) -> list[PreparedStep | TenureError]:
     """Each evaluated template, or its error: one failure does not affect other steps."""
     return [_prepare(run_id, one, scope, first) for one in due]
 
 
-def _prepare(run_id: int, due: _Due, scope: Mapping[str, Any], first: str) -> PreparedStep | TenureError:
+def _prepare(run_id: int, due: _DueStep, scope: Mapping[str, Any], first: str) -> PreparedStep | TenureError:
     mine = {**scope, "run": {**scope["run"], "attempt": due.n}}
     keys = {**mine, "run": {**mine["run"], "id": first}}
     if due.template is None:
@@ -227,7 +218,7 @@ def _value(body: bytes) -> Any:
     return body.decode(errors="replace")
 
 
-def _failed(due: _Due, fault: TenureError) -> Resolution:
+def _failed(due: _DueStep, fault: TenureError) -> Resolution:
     code = fault.code if fault.code in ("ARTIFACT_LOST", "PAYLOAD_TOO_LARGE") else "EXPRESSION_FAILED"
     return Resolution(idx=due.idx, n=due.n, code=code, message=fault.message.encode())
 

@@ -6,15 +6,15 @@ causes no second problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from tenure.declared.model import GATES, RetrySettings, required_capability
-from tenure.declared.step_inputs import split_arguments
+from tenure.declared.step_inputs import names_attempt, split_arguments
 from tenure.errors import TenureError
 from tenure.expressions import templates
 from tenure.expressions.expression import (
-    ATTEMPT_PATH,
     FIELDS,
     ROOTS,
     ExpressionReference,
@@ -22,7 +22,7 @@ from tenure.expressions.expression import (
 )
 from tenure.expressions.schema import VariantValue
 from tenure.expressions.templates import parse_condition
-from tenure.expressions.yaml_document import FileProblems, Path
+from tenure.expressions.yaml_document import FileProblems, Path, TextPosition, YamlNode
 from tenure.kernel import capability as cap
 from tenure.kernel.profile import Profile
 
@@ -47,6 +47,7 @@ TEMPLATES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 
 
 SHELLS = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
+_NO_NODE = YamlNode(kind="map", mark=TextPosition(1, 1))
 _NO_EXPRESSIONS = 'a shell command cannot contain expressions; put the value into env and use "$NAME"'
 
 
@@ -54,72 +55,44 @@ class NeedsGraph:
     def __init__(self, ids: list[str | None], steps: dict[int, VariantValue]) -> None:
         self.ids = ids
         self.index_of = {step_id: i for i, step_id in reversed(list(enumerate(ids))) if step_id is not None}
-        self.direct: list[set[int]] = []
-        for i in range(len(ids)):
-            step = steps.get(i)
-            named = step.values.get("needs") if step is not None else None
-            if named is None:
-                self.direct.append({i - 1} if i else set())
-            else:
-                self.direct.append({self.index_of[name] for name in named if name in self.index_of} - {i})
-        self.cycle = self._find_cycle()
-        self.behind = [] if self.cycle else self._closure()
-
-    def _find_cycle(self) -> list[int]:
-        left = {i: set(wanted) for i, wanted in enumerate(self.direct)}
-        free = [i for i, wanted in left.items() if not wanted]
-        wanting: dict[int, list[int]] = {}
-        for i, wanted in left.items():
-            for need in wanted:
-                wanting.setdefault(need, []).append(i)
-        while free:
-            done = free.pop()
-            del left[done]
-            for i in wanting.get(done, ()):
-                left[i].discard(done)
-                if not left[i]:
-                    free.append(i)
-        if not left:
-            return []
-        here, path = min(left), []
-        while here not in path:
-            path.append(here)
-            here = min(left[here])
-        return [*path[path.index(here) :], here]
-
-    def _closure(self) -> list[int]:
+        needs = {i: self._needs_of(i, steps.get(i)) for i in range(len(ids))}
+        self.cycle: list[int] = []
+        self._before = [0] * len(ids)
         """For each step the set of steps before it, as bits of an integer."""
-        behind: list[int | None] = [None] * len(self.ids)
-        for start in range(len(self.ids)):
-            stack = [start]
-            while stack:
-                here = stack[-1]
-                missing = [need for need in self.direct[here] if behind[need] is None]
-                if missing:
-                    stack += missing
-                    continue
-                bits = 0
-                for need in self.direct[here]:
-                    bits |= (behind[need] or 0) | 1 << need
-                behind[here] = bits
-                stack.pop()
-        return [bits or 0 for bits in behind]
+        try:
+            order = [*TopologicalSorter(needs).static_order()]
+        except CycleError as found:
+            ring = found.args[1][:0:-1]  # each step needs the next one
+            first = ring.index(min(ring))
+            self.cycle = [*ring[first:], *ring[:first], ring[first]]
+            return
+        for step in order:
+            for need in needs[step]:
+                self._before[step] |= self._before[need] | 1 << need
+
+    def _needs_of(self, i: int, step: VariantValue | None) -> set[int]:
+        named = step.values.get("needs") if step is not None else None
+        if named is None:
+            return {i - 1} if i else set()
+        return {self.index_of[name] for name in named if name in self.index_of} - {i}
 
     def is_before(self, need: int, step: int) -> bool:
         """Whether `need` always ends before `step` begins."""
-        return bool(self.cycle) or bool(self.behind[step] >> need & 1)
+        return bool(self.cycle) or bool(self._before[step] >> need & 1)
 
 
 class WorkflowValidator:
-    """Checks the rules that the grammar cannot express."""
-
-    def __init__(self, data: dict[str, Any], profile: Profile | None, problems: FileProblems) -> None:
+    def __init__(
+        self, root: YamlNode, data: dict[str, Any], profile: Profile | None, problems: FileProblems
+    ) -> None:
+        self.root = root
         self.data = data
         self.profile = profile
         self.problems = problems
-        self.inputs: list[str] = self._keys(("inputs",))
+        self.inputs = list(self._node("inputs").entries)
         self.steps: dict[int, VariantValue] = {_index(step): step for step in data.get("steps", ())}
-        self.graph = NeedsGraph(self._ids(), self.steps)
+        ids = [item.entries.get("id", (None, _NO_NODE))[1].value for item in self._node("steps").items]
+        self.graph = NeedsGraph([each if isinstance(each, str) else None for each in ids], self.steps)
 
     def check(self) -> None:
         self._check_ids()
@@ -135,24 +108,12 @@ class WorkflowValidator:
 
     # ------------------------------------------------------------------------------------------ names
 
-    def _keys(self, path: Path) -> list[str]:
-        """The keys at a path, whether or not their values are valid."""
-        node = self.problems.root
+    def _node(self, *path: str | int) -> YamlNode:
+        """The node at a path of the file, whether or not it is valid. If there is none: an empty one."""
+        node = self.root
         for part in path:
-            if node is None or part not in node.entries:
-                return []
-            node = node.entries[str(part)][1]
-        return [] if node is None else list(node.entries)
-
-    def _ids(self) -> list[str | None]:
-        root = self.problems.root
-        if root is None or "steps" not in root.entries:
-            return []
-        ids: list[str | None] = []
-        for item in root.entries["steps"][1].items:
-            found = item.entries.get("id")
-            ids.append(found[1].value if found and isinstance(found[1].value, str) else None)
-        return ids
+            node = node.items[part] if isinstance(part, int) else node.entries.get(part, (None, _NO_NODE))[1]
+        return node
 
     def _check_ids(self) -> None:
         first: dict[str, int] = {}
@@ -160,9 +121,7 @@ class WorkflowValidator:
             if step_id is None:
                 continue
             if step_id in first:
-                line = (
-                    self.problems.root.find(("steps", first[step_id], "id")).line if self.problems.root else 0
-                )
+                line = self.root.find(("steps", first[step_id], "id")).line
                 self.problems.add(
                     ("steps", i, "id"),
                     f"step {step_id!r} is already defined in line {line}; ids must be unique",
@@ -171,18 +130,12 @@ class WorkflowValidator:
 
     def _check_needs(self, step: VariantValue) -> None:
         known = self.graph.index_of
-        own = step.values.get("id")
-        written = self.problems.root
-        needs = step.values.get("needs", ())
-        places: dict[Any, int] = {}
-        if (
-            written is not None and needs
-        ):  # an invalid item was left out, so the position is found by its text
-            below = written.entries["steps"][1].items[_index(step)].entries["needs"][1].items
-            places = {item.value: i for i, item in reversed(list(enumerate(below)))}
-        for name in needs:
+        written = self._node(*step.path, "needs").items
+        # An invalid item was left out of the values, so a position is found by its text.
+        places = {item.value: i for i, item in reversed(list(enumerate(written)))}
+        for name in step.values.get("needs", ()):
             at: Path = (*step.path, "needs", places[name]) if name in places else (*step.path, "needs")
-            if name == own:
+            if name == step.values.get("id"):
                 self.problems.add(at, "a step cannot need itself")
             elif name not in known:
                 self.problems.add(at, f"there is no step {name!r}{self.problems.close_to(name, known)}")
@@ -195,37 +148,28 @@ class WorkflowValidator:
             for part in inside:
                 value = value.get(part) if isinstance(value, dict) else None
             for place, text in templates.find_templates(value):
-                path = (*step.path, *inside, *place)
-                self._check_refers(path, self._parsed(path, text), step, roots)
+                self._check_text((*step.path, *inside, *place), templates.parse_template, text, step, roots)
         if "if" in step.values:
             path = (*step.path, "if")
-            refers = self._condition(path, step.values["if"])
-            self._check_refers(path, refers, step, _FIXED if step.kind in GATES else ROOTS)
-            for reference in refers:
-                if reference.root == ATTEMPT_PATH[0] and reference.parts[:1] in ((), ATTEMPT_PATH[1:]):
+            roots = _FIXED if step.kind in GATES else ROOTS
+            for reference in self._check_text(path, parse_condition, step.values["if"], step, roots):
+                if names_attempt(reference):
                     problem = f"{reference} is not known: a condition is decided once, before the first attempt; it can use run.id"
                     self.problems.add(path, problem)
 
-    def _parsed(self, path: Path, text: str) -> tuple[ExpressionReference, ...]:
+    def _check_text(
+        self, path: Path, parse: Callable[[str], Any], text: str, step: VariantValue, roots: tuple[str, ...]
+    ) -> tuple[ExpressionReference, ...]:
+        """Check a template or condition, and return its references."""
         try:
-            return templates.parse_template(text).refers
+            refers: tuple[ExpressionReference, ...] = parse(text).refers
         except MalformedExpression as fault:
             self.problems.add(path, str(fault))
             return ()
-
-    def _condition(self, path: Path, text: str) -> tuple[ExpressionReference, ...]:
-        try:
-            return parse_condition(text).refers
-        except MalformedExpression as fault:
-            self.problems.add(path, str(fault))
-            return ()
-
-    def _check_refers(
-        self, path: Path, refers: Iterable[ExpressionReference], step: VariantValue, roots: tuple[str, ...]
-    ) -> None:
         for reference in refers:
             for problem in self._reference_problems(reference, step, roots):
                 self.problems.add(path, problem)
+        return refers
 
     def _reference_problems(
         self, reference: ExpressionReference, step: VariantValue, roots: tuple[str, ...]
@@ -247,7 +191,7 @@ class WorkflowValidator:
         elif root in FIELDS and parts and parts[0] not in FIELDS[root]:
             guess = self.problems.close_to(str(parts[0]), FIELDS[root])
             yield f"there is no {root}.{parts[0]}; there are {', '.join(FIELDS[root])}{guess}"
-        elif roots is _STABLE and root == ATTEMPT_PATH[0] and (not parts or parts[0] == ATTEMPT_PATH[1]):
+        elif roots is _STABLE and names_attempt(reference):
             yield f"{reference} is not the same for every attempt; an idempotency key can use run.id"
 
     def _step_problems(self, parts: tuple[str | int, ...], step: VariantValue) -> Iterator[str]:
@@ -260,7 +204,7 @@ class WorkflowValidator:
             yield f"there is no step {name!r}{self.problems.close_to(name, known)}"
         elif name == step.values.get("id"):
             yield "a step cannot use its own output"
-        elif not self.graph.is_before(self.graph.index_of[name], _index(step)):
+        elif not self.graph.is_before(known[name], _index(step)):
             yield f"step {name!r} may not have ended by then; add it to this step's needs"
         if len(parts) < 2 or parts[1] != "output":
             yield f"only the output of a step can be used: steps.{name}.output"
@@ -272,23 +216,15 @@ class WorkflowValidator:
         if step.kind == "run" and "run" in values:
             self._check_command(values, path)
         if step.kind == "wait" and "wait" in values:
-            awaited = values["wait"]
-            written = self._keys_of(step, "wait")
+            written = self._node(*path, "wait").entries
             if ("event" in written) == ("time" in written):
                 self.problems.add((*path, "wait"), "a wait needs either an event or a time")
             if "time" in written:
                 for key in ("within", "source"):
-                    if key in awaited:
+                    if key in values["wait"]:
                         self.problems.add((*path, "wait", key), f"{key!r} belongs to an event, not to a time")
         if step.kind not in GATES:
             self._check_work(step)
-
-    def _keys_of(self, step: VariantValue, key: str) -> list[str]:
-        root = self.problems.root
-        if root is None:
-            return []
-        found = root.entries["steps"][1].items[_index(step)].entries.get(key)
-        return list(found[1].entries) if found else []
 
     def _check_command(self, values: dict[str, Any], path: Path) -> None:
         command = values["run"]
@@ -332,7 +268,7 @@ class WorkflowValidator:
             self.problems.add(
                 (*path, "needs"), f"profile {profile.name} runs steps strictly in order; remove it"
             )
-        keyed = "idempotency_key" in self._written(step) or values.get("idempotent") is True
+        keyed = "idempotency_key" in self._node(*path).entries or values.get("idempotent") is True
         if profile.name == GOVERNED_PROFILE and step.kind in EFFECTS and not keyed:
             self.problems.add(
                 path,
@@ -341,10 +277,6 @@ class WorkflowValidator:
                     " or idempotent: true"
                 ),
             )
-
-    def _written(self, step: VariantValue) -> list[str]:
-        root = self.problems.root
-        return [] if root is None else list(root.entries["steps"][1].items[_index(step)].entries)
 
 
 def _index(step: VariantValue) -> int:

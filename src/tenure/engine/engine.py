@@ -56,12 +56,11 @@ from tenure.services.identity.people import People
 from tenure.services.identity.principals import Principal
 from tenure.services.identity.tenants import Tenants
 from tenure.services.plans import PlanLike, encode_payload, make_plan
-from tenure.services.receipts import Receipts
+from tenure.services.receipts import Receipts, Undos
 from tenure.services.run_creation import RunCaller, StartOptionsDict, build_command, read_options
 from tenure.services.runs import Runs
 from tenure.services.schedules import Schedules
 from tenure.services.scope import Runtime, Scope
-from tenure.services.undo import Undos
 from tenure.shapes.runs import Run, SignalResult, StartRun
 from tenure.store.factory import MigratableStore, open_store, throttle_messages
 from tenure.store.port import Store

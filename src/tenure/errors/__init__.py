@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tenure.errors import governance, runs, server
-from tenure.errors.spec import ErrorSpec as ErrorSpec  # what a line of the registry is
+from tenure.errors.spec import ErrorSpec as ErrorSpec
 
 DOCS_PREFIX = "docs/errors/"
 CODES: dict[str, ErrorSpec] = {**runs.CODES, **server.CODES, **governance.CODES}
@@ -49,3 +49,8 @@ class TenureError(Exception):
 
 def _rebuild(code: str, message: str, details: tuple[Detail, ...], data: dict[str, Any]) -> TenureError:
     return TenureError(code, message, details, **data)
+
+
+def field_error(path: str, problem: str, code: str = "INVALID_INPUT") -> TenureError:
+    """The refusal of one field of the input."""
+    return TenureError(code, f"{path}: {problem}", (Detail(path, problem),))

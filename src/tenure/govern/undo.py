@@ -25,7 +25,7 @@ from tenure.kernel.act_rows import ReceiptRow
 from tenure.orchestrator.outbox import UNDO_QUEUE, UNDO_VERSION, UNDO_WORKFLOW
 from tenure.sdk import ActionConflict, ActionFailed, StepFunction, Workflow, act, current
 from tenure.sdk.act_request import ActRequest
-from tenure.shapes.undo import UndoLine, UndoOutcome, UndoResult
+from tenure.shapes.receipts import UndoLine, UndoOutcome, UndoResult
 from tenure.store.port import Store
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.run_rows import CLOSED_STEP, AttemptRow
 from tenure.limits import NAME_CHARS_MAX
-from tenure.shapes.artifacts import ArtifactState
+from tenure.shapes.runs import ArtifactState
 
 
 def artifact_name_problem(name: str) -> str | None:

@@ -19,7 +19,7 @@ from tenure.artifacts import ArtifactReference
 from tenure.clock import to_datetime
 from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import artifact_name_problem
-from tenure.shapes.artifacts import Artifact
+from tenure.shapes.runs import Artifact
 from tenure.store.artifacts import ArtifactDetail
 from tenure.store.port import Store
 

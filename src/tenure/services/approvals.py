@@ -1,11 +1,11 @@
-"""Approvals and proposals: what people are asked, and their decisions.
+"""Approvals and proposals: questions to people, and their decisions.
 
 Laws:
-1. Over a server only a person's own credential decides, whatever roles a client's key has, and never for a run that a client of
-   theirs is involved in. (A proposal belongs to the run: whoever asked for the run may decide it.) The kernel checks that the
-   person is not involved in the run and belongs to the group that was asked: for HTTP, Slack and the command line alike.
-2. If the question binds an action, the decision repeats its digest: nobody decides what they were not shown.
-3. The same decision by the same person again is no error, and changes nothing.
+1. At a server only a person's own credential can decide, whatever roles a client's key has, and never about a run that a client of
+   theirs is involved in. (The requester of a run may decide its proposals.) The kernel checks that the person is not involved in the
+   run and belongs to the approval's group, for HTTP, Slack and the command line alike.
+2. If the question binds an action, the decision repeats its digest, so that nobody decides about something they were not shown.
+3. Repeating a decision is not an error, and changes nothing.
 4. Another tenant's question looks exactly like a missing one.
 """
 
@@ -23,11 +23,12 @@ from tenure.kernel.act_commands import WithdrawApproval
 from tenure.kernel.identity_rows import ClientRow
 from tenure.kernel.run_rows import CLOSED_RUN
 from tenure.kernel.separation_of_duties import involved_people
+from tenure.limits import INTEGER_MAX
 from tenure.reads.approvals import read_approvals
 from tenure.reads.steps import wait_label
 from tenure.services.identity.principals import Principal
 from tenure.services.plans import encode_payload
-from tenure.services.scope import Scope
+from tenure.services.scope import Service
 from tenure.shapes.approvals import Approval, InboxStats, pick_question
 from tenure.store.approvals import ApprovalDetail, OpenApprovalCount
 
@@ -36,47 +37,44 @@ _List = list  # `Approvals.list` hides the builtin in annotations of the class
 
 
 class DecisionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's answer."""
+    """A person's decision."""
 
     decision: Literal["approve", "accept", "reject"]
-    """`accept` says the same as `approve`."""
+    """`accept` means `approve`."""
     digest: str | None = None
-    """Of what was shown; required where the question binds an action."""
+    """The digest that was shown. Required if the question binds an action."""
     revision: int | None = None
-    """Of what was shown: an answer to an older one is refused."""
+    """The revision that was shown. A decision about an older revision is refused."""
     reason: str | None = None
 
 
 class DecisionResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an answer has led to."""
+    """The result of a decision."""
 
     advanced: bool
-    """Whether this answer has settled the question."""
+    """Whether this decision settled the question."""
     id: str | None = None
     run_id: str | None = None
     status: str | None = None
-    """The question's: `requested` while more people are needed."""
+    """The status of the question: `requested` while more people must approve."""
     again: bool | None = None
-    """Whether this person had said the same before."""
+    """Whether this person had decided the same before."""
     votes: int | None = None
     people: int | None = None
 
 
-class Approvals:
+class Approvals(Service):
     """The approvals and proposals of a scope's tenant."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
     async def list(self, run_id: str | None = None) -> _List[Approval]:
-        """The questions of a run; without a run, all that are open."""
+        """The questions of a run. Without a run: all open questions."""
         reader = self._scope.reader
         if run_id is None:
             return await reader.open_approvals(self._scope.tenant)
         return await reader.approvals(ids.run_int(run_id))
 
     async def open_page(self, kind: str, place: _List[int], limit: int) -> tuple[_List[Approval], _List[int]]:
-        """Open questions of a kind, newest first, after a place; and the place of the last one if there are more."""
+        """Open questions of a kind after a place, newest first; and the place of the last one if there are more."""
         store = self._scope.store
         found: _List[ApprovalDetail] = await store.read(
             "approvals_page", self._scope.tenant, kind, *place, limit + 1
@@ -86,25 +84,24 @@ class Approvals:
         return await read_approvals(store, rows), last
 
     async def inbox(self) -> InboxStats:
-        """How many questions and unknown receipts wait for people, and since when."""
         store, tenant = self._scope.store, self._scope.tenant
         counts: _List[OpenApprovalCount] = await store.read("open_approval_counts", tenant)
         [unknown] = await store.read("unknown_receipts_count", tenant)
-        by_kind = {row.kind: row for row in counts}
-        approvals, proposals = by_kind.get(APPROVAL), by_kind.get(PROPOSAL)
+        by_kind = {row.kind: (row.open, to_optional_datetime(row.oldest_at)) for row in counts}
+        approvals, proposals = by_kind.get(APPROVAL, (0, None)), by_kind.get(PROPOSAL, (0, None))
         return InboxStats(
-            pending_approvals=0 if approvals is None else approvals.open,
-            pending_proposals=0 if proposals is None else proposals.open,
-            oldest_approval_at=to_optional_datetime(None if approvals is None else approvals.oldest_at),
-            oldest_proposal_at=to_optional_datetime(None if proposals is None else proposals.oldest_at),
+            pending_approvals=approvals[0],
+            pending_proposals=proposals[0],
+            oldest_approval_at=approvals[1],
+            oldest_proposal_at=proposals[1],
             unknown_receipts=unknown.open,
             oldest_receipt_at=to_optional_datetime(unknown.oldest_at),
         )
 
     async def approve(self, run_id: str, *, approver: str, **answer: Any) -> str:
-        """Approve a question. Returns its status: `requested` while more people are needed.
+        """Approve a question. Returns its status: `requested` while more people must approve.
 
-        `no` names the question if the run has several; `digest` and `revision` name what was shown; `reason` says why.
+        `no` is the number of the question if the run has several; `digest` and `revision` are what was shown; `reason` says why.
         """
         return await self._decide_of_run(run_id, approver, approve=True, **answer)
 
@@ -137,15 +134,14 @@ class Approvals:
     # ------------------------------------------------------------------------- decisions by a credential
 
     async def find(self, question_id: str, kind: str | None = None) -> ApprovalDetail:
-        """The question's row; `kind` if only an approval or only a proposal will do."""
-        scope = self._scope
+        """The row of a question, of any kind or of one kind only."""
         run_id, no = ids.question_ints(question_id)
-        rows: _List[ApprovalDetail] = (
-            [] if no >= 1 << 31 else await scope.store.read("approval_detail", run_id, no)
-        )
+        rows: _List[ApprovalDetail] = []
+        if no <= INTEGER_MAX:
+            rows = await self._scope.store.read("approval_detail", run_id, no)
         for row in rows:
             is_it = ids.question_text(row.kind, run_id, no) == question_id
-            if is_it and row.tenant == scope.tenant and kind in (None, row.kind):
+            if is_it and row.tenant == self._scope.tenant and kind in (None, row.kind):
                 return row
         raise TenureError("APPROVAL_NOT_FOUND", f"there is no approval or proposal {question_id!r}")
 
@@ -175,19 +171,10 @@ class Approvals:
             digest=answer.digest or "",
             reason=encode_payload(answer.reason),
         )
-        done = await self._scope.send(command)
-        return DecisionResult(
-            advanced=not done["again"] and done["status"] != "requested",
-            id=ids.question_text(row.kind, row.run_id, row.no),
-            run_id=ids.run_text(row.run_id),
-            status=done["status"],
-            again=done["again"],
-            votes=done.get("votes"),
-            people=done.get("people"),
-        )
+        return await self._send(command, row)
 
     async def withdraw(self, who: Principal, row: ApprovalDetail) -> DecisionResult:
-        """Take one's own approval back."""
+        """Withdraw one's own approval."""
         check_person(who)
         command = WithdrawApproval(
             run_id=row.run_id,
@@ -196,50 +183,59 @@ class Approvals:
             no=row.no,
             approver=who.actor,
         )
+        return await self._send(command, row)
+
+    async def _send(
+        self, command: c.DecideApproval | WithdrawApproval, row: ApprovalDetail
+    ) -> DecisionResult:
         done = await self._scope.send(command)
+        again = done.get("again")
         return DecisionResult(
-            advanced=False,
+            advanced=again is False and done["status"] != "requested",
             id=ids.question_text(row.kind, row.run_id, row.no),
             run_id=ids.run_text(row.run_id),
             status=done["status"],
-            votes=done["votes"],
-            people=done["people"],
+            again=again,
+            votes=done.get("votes"),
+            people=done.get("people"),
         )
 
     async def decide_only(self, who: Principal, run_id: str, answer: DecisionRequest) -> DecisionResult:
-        """Decide the one approval that a run waits for."""
+        """Decide the only approval that a run waits for."""
         check_person(who)
         run = await self._scope.reader.row(ids.run_int(run_id))
         if run.status in CLOSED_RUN:
-            raise TenureError("RUN_TERMINAL_STATE", f"the run is {run.status} already")
+            raise TenureError("RUN_TERMINAL_STATE", f"run {run_id} is already {run.status}")
         rows: _List[ApprovalDetail] = await self._scope.store.read("approval_details_of", run.id)
         is_open = [row for row in rows if row.kind == APPROVAL and row.status == "requested"]
         if not is_open:
             return DecisionResult(advanced=False)
         if len(is_open) > 1:
-            named = [
-                (ids.question_text(row.kind, row.run_id, row.no), wait_label(row.label)) for row in is_open
-            ]
             raise TenureError(
                 "INVALID_INPUT",
-                "the run waits for several approvals; decide one of them by its id",
-                tuple(Detail(name, f"is open, at {label!r}") for name, label in named),
+                f"run {run_id} waits for several approvals; decide one of them by its id",
+                tuple(
+                    Detail(
+                        ids.question_text(row.kind, row.run_id, row.no),
+                        f"is open, at {wait_label(row.label)!r}",
+                    )
+                    for row in is_open
+                ),
             )
         return await self.decide(who, is_open[0], answer)
 
     async def check_not_involved(self, who: Principal, run_id: int) -> None:
-        """Refuse the person who answers for a client that is involved in the run; the kernel refuses involved people."""
-        spec = await self._scope.reader.spec(run_id)
-        for actor in sorted(involved_people(spec)):
+        """Refuse a person who owns a client that is involved in the run. (The kernel refuses involved people.)"""
+        for actor in sorted(involved_people(await self._scope.reader.spec(run_id))):
             kind, _, client = actor.partition(":")
-            if kind != "client":
-                continue
-            found: _List[ClientRow] = await self._scope.store.read("client_named", who.tenant, client)
-            if found and found[0].owner == who.id:
-                raise TenureError("APPROVER_IS_REQUESTER", "a client you answer for stands behind this run")
+            if kind == "client":
+                found: _List[ClientRow] = await self._scope.store.read("client_named", who.tenant, client)
+                if found and found[0].owner == who.id:
+                    raise TenureError(
+                        "APPROVER_IS_REQUESTER", "a client that you own is involved in this run"
+                    )
 
 
 def check_person(who: Principal) -> None:
-    """Refuse whoever is not a person."""
     if who.kind != "person":
-        raise TenureError("APPROVER_NOT_ELIGIBLE", "only a person decides; this is a service's key")
+        raise TenureError("APPROVER_NOT_ELIGIBLE", "only a person can decide; this is the key of a client")

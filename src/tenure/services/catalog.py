@@ -1,12 +1,11 @@
-"""Which workflows can be started by their name: what is registered for a tenant, and for everybody.
+"""The workflows that can be started by name: those of a tenant, and those shared by all tenants.
 
 Laws:
-1. A tenant's own come first, then those for everybody (`*`: what workers with database access register). Without a version
-   it is the newest that was registered.
-2. What a workflow takes is checked before there is a run: names it does not have, and names it must have.
-3. What runners say of their code is doubted: what has not the form of a description is WORKFLOW_INVALID, when it is
-   registered and when it is started.
-4. What was looked up is believed for a second: a version that is registered can be started so much later at the latest.
+1. A tenant's own workflows come before shared ones (`*`: registered by workers with database access). Without a version, the newest
+   registered version is started.
+2. The input is checked before a run is created: unknown names and missing required names are refused.
+3. Descriptions by runners are not trusted. A malformed description is WORKFLOW_INVALID, at registration and at the start of a run.
+4. Look-ups are cached for a second, so a newly registered version can be started after a second at the latest.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ CACHE_SECONDS = 1.0
 PAGE = 500
 CACHED_WORKFLOWS_MAX = 2_000
 REFERENCES_MAX = 20
-"""In a schema, one behind another."""
 
 
 class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,18 +52,18 @@ class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None
     terms: RunTerms = NO_TERMS
     plan: tuple[StepSpec, ...] = ()
-    """Of code: the same for every run."""
+    """The plan of a workflow in Python, which is the same for every run."""
     names: frozenset[str] | None = None
-    """Of code: the inputs it has; None where that is not known."""
+    """The inputs of a workflow in Python. None: unknown."""
     required: frozenset[str] = frozenset()
     declared: DeclaredWorkflow | None = None
     unconfirmed: str = ""
-    """Who stands behind its runs, since nobody has confirmed what they registered."""
+    """Who is involved in its runs, because nobody has confirmed their registration."""
 
     def begin(self, given: Mapping[str, Any]) -> tuple[tuple[StepSpec, ...], bytes]:
-        """The plan of a run with these inputs, and the inputs as they are stored; INVALID_INPUT where they do not fit."""
+        """The plan of a run with these inputs, and the encoded inputs; INVALID_INPUT if the inputs are wrong."""
         if self.declared is not None:
-            bound = _bound(self.declared, given)
+            bound = _bind(self.declared, given)
             return self.declared.plan(bound), encode_payload(bound, aside=True) or b"{}"
         if self.names is not None and not (self.required <= given.keys() <= self.names):
             self._refuse(given)
@@ -73,67 +71,66 @@ class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_large(self) -> bool:
-        """Whether planning a run of it would hold the event loop."""
+        """Whether planning a run would block the event loop."""
         return self.declared is not None and len(self.declared.steps) > LARGE_STEPS
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
         assert self.names is not None
         has = ", ".join(sorted(self.names)) or "none"
-        details = [
-            Detail(f"input.{name}", f"{self.name} has no such input; its inputs: {has}")
-            for name in sorted(given.keys() - self.names)[:PROBLEMS_MAX]
-        ]
-        details += [
-            Detail(f"input.{name}", "it is required") for name in sorted(self.required - given.keys())
-        ]
-        first = details[0]
-        raise TenureError("INVALID_INPUT", f"{first.path}: {first.problem}", tuple(details))
+        details = (
+            *(
+                Detail(f"input.{name}", f"{self.name} has no such input; its inputs: {has}")
+                for name in sorted(given.keys() - self.names)[:PROBLEMS_MAX]
+            ),
+            *(Detail(f"input.{name}", "it is required") for name in sorted(self.required - given.keys())),
+        )
+        raise TenureError("INVALID_INPUT", f"{details[0].path}: {details[0].problem}", details)
 
 
-def _bound(workflow: DeclaredWorkflow, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The inputs as the document has them; what is wrong is named by its place in the request."""
+def _bind(workflow: DeclaredWorkflow, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The bound inputs. A problem is reported with its path in the request."""
     try:
         return workflow.bind(given)
     except TenureError as refused:
         placed = tuple(Detail(f"input{d.path.removeprefix('inputs')}", d.problem) for d in refused.details)
-        said = f"{placed[0].path}: {placed[0].problem}" if placed else refused.message
-        raise TenureError(refused.code, said, placed) from refused
+        message = f"{placed[0].path}: {placed[0].problem}" if placed else refused.message
+        raise TenureError(refused.code, message, placed) from refused
 
 
 class Catalog:
-    """See the laws above."""
+    """Finds workflows to start; see the laws above."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._believed: dict[tuple[str, str, str | None], tuple[float, StartableWorkflow]] = {}
-        self._made: dict[tuple[str, str, str, str], StartableWorkflow] = {}
-        """By tenant, name, version and digest: a text is read once."""
-        self._looking: dict[tuple[str, str, str | None], asyncio.Future[StartableWorkflow]] = {}
+        self._cached: dict[tuple[str, str, str | None], tuple[float, StartableWorkflow]] = {}
+        self._loaded: dict[tuple[str, str, str, str], StartableWorkflow] = {}
+        """By tenant, name, version and digest: a document is parsed once."""
+        self._lookups: dict[tuple[str, str, str | None], asyncio.Future[StartableWorkflow]] = {}
 
     async def find(self, tenant: str, name: str, version: str | None = None) -> StartableWorkflow:
-        """A workflow, or WORKFLOW_NOT_FOUND."""
+        """A workflow; WORKFLOW_NOT_FOUND if it is not registered."""
         key, now = (tenant, name, version), time.monotonic()
-        believed = self._believed.get(key)
-        if believed is not None and believed[0] > now:
-            return believed[1]
-        # Of all that come while it is looked up, one looks.
-        looking = self._looking.get(key)
-        if looking is None:
-            looking = self._looking[key] = asyncio.ensure_future(self._look(key, now))
-            looking.add_done_callback(lambda _: self._looking.pop(key, None))
-        return await asyncio.shield(looking)
+        cached = self._cached.get(key)
+        if cached is not None and cached[0] > now:
+            return cached[1]
+        # Concurrent callers share one look-up.
+        lookup = self._lookups.get(key)
+        if lookup is None:
+            lookup = self._lookups[key] = asyncio.ensure_future(self._look_up(key, now))
+            lookup.add_done_callback(lambda _: self._lookups.pop(key, None))
+        return await asyncio.shield(lookup)
 
-    async def _look(self, key: tuple[str, str, str | None], now: float) -> StartableWorkflow:
+    async def _look_up(self, key: tuple[str, str, str | None], now: float) -> StartableWorkflow:
         row = await self._row(*key)
-        known = msgspec.structs.replace(await self._known(row), unconfirmed=row.unconfirmed)
-        if len(self._believed) >= CACHED_WORKFLOWS_MAX:
-            self._believed.clear()
-        self._believed[key] = (now + CACHE_SECONDS, known)
+        known = msgspec.structs.replace(await self._load(row), unconfirmed=row.unconfirmed)
+        if len(self._cached) >= CACHED_WORKFLOWS_MAX:
+            self._cached.clear()
+        self._cached[key] = (now + CACHE_SECONDS, known)
         return known
 
     def forget(self) -> None:
-        """Look everything up anew: something was registered here."""
-        self._believed.clear()
+        """Clear the cache, because a workflow was registered in this process."""
+        self._cached.clear()
 
     async def _row(self, tenant: str, name: str, version: str | None) -> WorkflowRow:
         versions: list[str] = []
@@ -147,30 +144,31 @@ class Catalog:
         has = f"; there are {', '.join(dict.fromkeys(versions))}" if versions else ""
         raise TenureError("WORKFLOW_NOT_FOUND", f"no workflow {name[:200]!r}{which} is registered{has}")
 
-    async def _known(self, row: WorkflowRow) -> StartableWorkflow:
+    async def _load(self, row: WorkflowRow) -> StartableWorkflow:
         key = (row.tenant, row.name, row.version, row.digest)
-        known = self._made.get(key)
+        known = self._loaded.get(key)
         if known is None:
-            known = await run_in_thread(_declared if row.kind == "declared" else _code, row)
-            if len(self._made) >= CACHED_WORKFLOWS_MAX:
-                self._made.clear()
-            self._made[key] = known
+            known = await run_in_thread(load_registered, row)
+            if len(self._loaded) >= CACHED_WORKFLOWS_MAX:
+                self._loaded.clear()
+            self._loaded[key] = known
         return known
 
 
-def _about(row: WorkflowRow) -> dict[str, Any]:
+def load_registered(row: WorkflowRow) -> StartableWorkflow:
+    """The workflow of a registration; WORKFLOW_INVALID if it could not be started (law 3)."""
     try:
         about = msgspec.json.decode(row.definition)
     except msgspec.DecodeError:
-        return {}
-    return about if isinstance(about, dict) else {}
+        about = {}
+    about = about if isinstance(about, dict) else {}
+    return _load_declared(row, about) if row.kind == "declared" else _load_code(row, about)
 
 
-def _declared(row: WorkflowRow) -> StartableWorkflow:
-    text = _about(row).get("document")
-    if not isinstance(text, str):  # a document as others register it
-        text = row.definition
-    found = load_workflow(text, row.name)
+def _load_declared(row: WorkflowRow, about: dict[str, Any]) -> StartableWorkflow:
+    text = about.get("document")
+    # Other programs register the document itself.
+    found = load_workflow(text if isinstance(text, str) else row.definition, row.name)
     return StartableWorkflow(
         name=row.name,
         version=row.version,
@@ -181,9 +179,7 @@ def _declared(row: WorkflowRow) -> StartableWorkflow:
     )
 
 
-class _Described(msgspec.Struct, frozen=True, kw_only=True):
-    """What has to be known of code to start it."""
-
+class _CodeDescription(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     profile: str | None = None
     timeout_seconds: float | None = None
@@ -192,20 +188,12 @@ class _Described(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Any = None
 
 
-def check_registration(row: WorkflowRow) -> None:
-    """Refuse what could not be started (law 3)."""
-    if row.kind == "declared":
-        _declared(row)
-    else:
-        _code(row)
-
-
-def _code(row: WorkflowRow) -> StartableWorkflow:
+def _load_code(row: WorkflowRow, raw: dict[str, Any]) -> StartableWorkflow:
     try:
-        about = msgspec.convert(_about(row), _Described)
-        names, required = _inputs(about.inputs)
+        about = msgspec.convert(raw, _CodeDescription)
+        names, required = _input_names(about.inputs)
     except msgspec.ValidationError as fault:
-        raise TenureError("WORKFLOW_INVALID", f"{row.name}: its description is none: {fault}") from fault
+        raise TenureError("WORKFLOW_INVALID", f"{row.name}: the description is invalid: {fault}") from fault
     queue = capability.capability(about.queue or "default", capability.flow(row.name, row.version))
     return StartableWorkflow(
         name=row.name,
@@ -219,26 +207,24 @@ def _code(row: WorkflowRow) -> StartableWorkflow:
     )
 
 
-def _inputs(schema: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
-    """The names of the inputs in a JSON Schema, and of those that must be given."""
+def _input_names(schema: Any) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """The names of the inputs in a JSON Schema, and of the required ones."""
     if not isinstance(schema, dict):
         return None, frozenset()
     found = msgspec.convert(schema, _Schema)
     defs = found.defs
-    for _ in range(REFERENCES_MAX):  # they may lead in a circle
+    for _ in range(REFERENCES_MAX):  # references may form a cycle
         if found.ref is None:
             break
         found = msgspec.convert(defs.get(found.ref.rpartition("/")[2], {}), _Schema)
     if found.ref is not None:
-        raise msgspec.ValidationError("the references in its inputs lead nowhere")
+        raise msgspec.ValidationError("the references in its inputs form a cycle")
     if found.properties is None:
         return None, frozenset()
     return frozenset(found.properties), frozenset(found.required)
 
 
 class _Schema(msgspec.Struct, frozen=True):
-    """As much of a JSON Schema."""
-
     defs: dict[str, Any] = msgspec.field(default={}, name="$defs")
     ref: str | None = msgspec.field(default=None, name="$ref")
     properties: dict[str, Any] | None = None
@@ -276,16 +262,16 @@ class Workflows:
 
     async def page(self, name: str, version: str, limit: int) -> tuple[_List[RegisteredWorkflow], _List[str]]:
         """Registered versions after a name and version; and the place of the last one if there are more."""
-        rows: _List[WorkflowRow] = await self._scope.store.read(
+        rows = await self._scope.store.read(
             "workflows_page", self._scope.tenant, SHARED_TENANT, name, version, limit + 1
         )
-        shown = [show_workflow(row) for row in rows[:limit]]
+        shown = [*map(show_workflow, rows[:limit])]
         return shown, [shown[-1].name, shown[-1].version] if len(rows) > limit else []
 
     async def register_declared(
         self, workflow: DeclaredWorkflow, *, registered_by: str, unconfirmed: str
     ) -> tuple[RegisteredWorkflow, bool]:
-        """Register a workflow from a file; and whether its version is new."""
+        """Register a workflow from a file. Returns it, and whether its version is new."""
         scope, name = self._scope, workflow.name
         before: _List[WorkflowRow] = await scope.store.read("workflow_named", scope.tenant, name)
         definition = await run_in_thread(_encode_definition, workflow)
@@ -309,7 +295,6 @@ def _encode_definition(workflow: DeclaredWorkflow) -> str:
 
 
 def show_workflow(row: WorkflowRow) -> RegisteredWorkflow:
-    """A registered workflow, as the API shows it."""
     return RegisteredWorkflow(
         name=row.name,
         version=row.version,
@@ -323,7 +308,6 @@ def show_workflow(row: WorkflowRow) -> RegisteredWorkflow:
 
 
 def describe_workflow(workflow: Workflow[..., Any] | DeclaredWorkflow) -> dict[str, Any]:
-    """A workflow as it is registered and shown."""
     if isinstance(workflow, DeclaredWorkflow):
         return {
             "name": workflow.name,

@@ -1,7 +1,7 @@
-"""Evidence of runs: listed, sealed by hand, and exported.
+"""Evidence of runs: list, seal and export it.
 
 Laws:
-1. A sealed part is read from the artifacts and compared with its record. A part that is not sealed yet is built on the spot: the
+1. A sealed part is read from the artifacts and compared with its record. A part that is not sealed yet is built for the export: the
    same bytes that the sealer would make, without a record.
 2. Every export of evidence is an entry of the tenant's audit chain.
 """
@@ -19,7 +19,7 @@ from tenure.govern.ledger.tenant_ledger import TenantLedger
 from tenure.kernel.governance_rows import EvidenceRow
 from tenure.limits import MOMENT_US_MAX
 from tenure.proof import signed_notes
-from tenure.services.scope import Scope
+from tenure.services.scope import Scope, Service
 from tenure.shapes.evidence import EvidencePart, ExportedEvidence
 from tenure.store.identity import AdminChange, ChangeResult, Identity
 from tenure.store.port import Transaction
@@ -43,22 +43,16 @@ def show_evidence_part(row: EvidenceRow) -> EvidencePart:
     )
 
 
-class Evidence:
+class Evidence(Service):
     """The evidence of a scope's tenant."""
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
     async def list(self, run_id: str) -> _List[EvidencePart]:
-        """The sealed parts of a run, also of a run that was deleted since."""
+        """The sealed parts of a run, even if the run was deleted since."""
         return [show_evidence_part(row) for row in await self._rows(run_id)]
 
     async def newest(self, *, limit: int = 50) -> _List[EvidencePart]:
         """The newest parts of all runs."""
-        scope = self._scope
-        rows: _List[EvidenceRow] = await scope.store.read(
-            "evidence_after", scope.tenant, MOMENT_US_MAX, 0, limit
-        )
+        rows = await self._scope.store.read("evidence_after", self._scope.tenant, MOMENT_US_MAX, 0, limit)
         return [show_evidence_part(row) for row in rows]
 
     async def seal(self, run_id: str) -> _List[EvidencePart]:
@@ -70,7 +64,7 @@ class Evidence:
         self, run_id: str, *, checkpoint: bytes | None = None, actor: str | None = None
     ) -> _List[ExportedEvidence]:
         """All evidence of a run, with proofs for a checkpoint of the ledger (by default the newest)."""
-        scope, number = self._scope, ids.run_int(run_id)
+        scope = self._scope
         kept = None if checkpoint is None else signed_notes.parse_checkpoint(checkpoint)
         found: _List[ExportedEvidence] = []
         for row in await self._rows(run_id):
@@ -85,13 +79,12 @@ class Evidence:
             found.append(
                 ExportedEvidence(name=name, zip=body, envelope=row.envelope, proof=proof, sealed=True)
             )
-        for part in await scope.runtime.sealing.missing(number):
-            built = part.built
-            found.append(
-                ExportedEvidence(
-                    name=built.name, zip=built.zip, envelope=part.envelope, proof=None, sealed=False
-                )
+        found += [
+            ExportedEvidence(
+                name=part.built.name, zip=part.built.zip, envelope=part.envelope, proof=None, sealed=False
             )
+            for part in await scope.runtime.sealing.missing(ids.run_int(run_id))
+        ]
         await record_export(scope, run_id, [one.name for one in found], actor)
         return found
 
@@ -105,7 +98,7 @@ class Evidence:
 
 
 async def seal_run(scope: Scope, run_id: int) -> list[EvidenceRow]:
-    """Seal a run; once more if its history grew meanwhile."""
+    """Seal a run. If its history grows meanwhile, try again."""
     sealing = scope.runtime.sealing
     await sealing.check_key()
     for _ in range(SEAL_ATTEMPTS_MAX - 1):
@@ -126,7 +119,7 @@ async def load_bundle(scope: Scope, row: EvidenceRow) -> bytes:
     """The zip of a sealed part; ARTIFACT_LOST if it is missing or differs from its record."""
     body = await scope.artifacts.kept(row.reference.decode())
     if sha256(body).digest() != row.sha256:
-        raise TenureError("ARTIFACT_LOST", f"{row.reference.decode()} is not what was sealed")
+        raise TenureError("ARTIFACT_LOST", f"{row.reference.decode()} differs from what was sealed")
     return body
 
 

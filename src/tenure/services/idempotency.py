@@ -1,9 +1,9 @@
-"""Answers to requests under an idempotency key, as their records keep them.
+"""Responses to requests with an idempotency key, as their records store them.
 
 Laws:
-1. An answer is stored as the bytes that were sent: a replay repeats status, Location and body, and says that it is one.
-2. While a request is in process, the same request is answered 202 and any other under its key 409. Once it is finished, any other
-   is answered 422.
+1. A response is stored as the bytes that were sent. A replay repeats status, Location and body, and is marked as a replay.
+2. While a request is being processed, a repeat gets 202, and a different request with the same key gets 409. Afterwards, a different
+   request gets 422.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class RequestInProcess(msgspec.Struct, frozen=True, kw_only=True):
 
     status: str = "processing"
     run_id: str | None = None
-    """The run it is about, if that is known."""
+    """The run of the request, if it is known."""
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request, as it is stored and sent."""
+    """The response to a request, as it is stored and sent."""
 
     status: int
     body: bytes
     """JSON."""
     location: str | None = None
     run_id: int | None = None
-    """The run that the request made or is about."""
+    """The run that the request created or is about."""
     replayed: bool = False
     retry_after: int | None = None
 
@@ -54,12 +54,10 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls, value: Any, status: int = 200, *, location: str | None = None, run_id: int | None = None
     ) -> StoredResponse:
-        """An answer with this value as its body."""
         return cls(status=status, body=msgspec.json.encode(value), location=location, run_id=run_id)
 
     @classmethod
     def stored(cls, record: IdempotencyRow) -> StoredResponse:
-        """The answer that a record keeps."""
         head, _, body = (record.response or b"").partition(b"\n")
         status, _, location = head.decode().partition(" ")
         return cls(
@@ -67,12 +65,12 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def stores(self) -> bytes:
-        """As a record keeps it: a line with status and Location, then the body's bytes."""
+        """The bytes for a record: a line with status and Location, then the body."""
         head = str(self.status) if self.location is None else f"{self.status} {self.location}"
         return head.encode() + b"\n" + self.body
 
     def headers(self) -> dict[str, str]:
-        """The headers that the answer adds to those of every answer."""
+        """The headers besides those of every response."""
         headers: dict[str, str] = {}
         if self.location is not None:
             headers["Location"] = self.location
@@ -84,7 +82,7 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_response(record: IdempotencyRow, request_hash: bytes) -> StoredResponse:
-    """The answer to a request whose key has a record (law 2)."""
+    """The response to a request whose key has a record (law 2)."""
     if record.request_hash != request_hash:
         raise key_refused_error(record)
     if record.status == "processing":

@@ -1,7 +1,7 @@
-"""Reading a list one page at a time, from the newest item on.
+"""Lists in pages, newest first.
 
-Law: a cursor comes from a caller. It is bound to its tenant, list and filters, and its values are checked before they reach the
-database; anything else is CURSOR_INVALID.
+Law: a cursor comes from a caller, so it is checked before it reaches the database. A cursor of another tenant, list or filter, or with
+other values, is CURSOR_INVALID.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ async def read_page(
     limit: int,
     cursor: str | None,
 ) -> Page[V]:
-    """A page of a list: `read(place, count)` returns the rows after a place, and `place(row)` is where a row is.
+    """A page of a list. `read(place, count)` returns the rows after a place, and `place(row)` returns the place of a row.
 
-    `of` is what the cursor is bound to: tenant, list and filters. `form` is the type of a place, and `first` the first one.
+    The cursor is bound to `of`: tenant, list and filters. `form` is the type of a place, and `first` is the first place.
     """
     start = first
     if cursor is not None:
@@ -57,5 +57,4 @@ async def read_page(
 
 
 def created_place(row: Any) -> list[Any]:
-    """The place of a row in a list by creation, newest first."""
     return [row.created_at, row.id]

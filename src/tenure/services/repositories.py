@@ -1,4 +1,4 @@
-"""The repositories that a server process works with, and its own row among the workers."""
+"""The repositories of a server process, and its row among the workers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from tenure.store.workers import delete_worker, register_worker
 
 
 class Repositories:
-    """The repositories over one store, for the server with this name."""
-
     def __init__(self, store: Store, server: str) -> None:
         self._store = store
         self._server = server
@@ -24,13 +22,13 @@ class Repositories:
         self.subscriptions = SubscriptionRepository(store)
 
     async def register_server(self) -> None:
-        """Say that this server is alive: nobody takes over what it is processing."""
+        """Record that this server is alive, so that no other process takes over its requests."""
         await register_worker(self._store, self._server, (), 1, version("tenure"))
 
     async def delete_server(self) -> None:
         await delete_worker(self._store, self._server)
 
     def limit_read_seconds(self, seconds: float) -> None:
-        """How long a read may wait for PostgreSQL. SQLite has no such limit."""
+        """Limit how long a read waits for PostgreSQL. SQLite has no such limit."""
         if hasattr(self._store, "read_seconds"):
             self._store.read_seconds = seconds

@@ -1,13 +1,13 @@
-"""Starting a run, whoever asks: a request, a program, a hook.
+"""Starting a run, for requests, programs and hooks.
 
 Laws:
-1. `StartRun` is the request: the API decodes it, everybody else builds it. `RunCaller` is what callers of the API cannot say: who
-   asks, under which key.
-2. The workflow, its version and its input are checked before there is a run. If the version was registered by somebody whom
-   nobody has confirmed, that person is involved in the run.
-3. The requester of an API call is the person the credential belongs to, so that nobody approves what their program asked for.
-4. With a key, the run and the record of its answer are one commit. The same request is answered from the record ever after.
-5. What a trigger says beyond its ref and repository is stored in the run's metadata, under the names of the git-with-intent document.
+1. `StartRun` is the request: the API decodes it, other callers build it. `RunCaller` is what the body of a request cannot contain: the
+   requester and the idempotency key.
+2. The workflow, its version and its input are checked before the run is created. If nobody has confirmed the registration of the
+   version, the person who registered it is involved in the run.
+3. The requester of an API call is the person who owns the credential, so that nobody approves what their own program requested.
+4. With a key, the run and the record of its response are one commit. The same request always gets the recorded response.
+5. The fields of a trigger besides its ref and repository are stored in the run's metadata, under the names of the git-with-intent document.
 6. A large input is stored as an artifact. The hash of a request covers the input, not where it is stored.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 
 from tenure import durations, ids
 from tenure.clock import to_datetime, us
-from tenure.errors import Detail, TenureError
+from tenure.errors import TenureError, field_error
 from tenure.kernel import commands as c
 from tenure.kernel import profiles
 from tenure.kernel.decide.creation import CreatedRun
@@ -37,6 +37,7 @@ from tenure.services.idempotency import KeyedRequest, StoredResponse, replay_res
 from tenure.services.identity.principals import Principal
 from tenure.services.plans import encode_json_object
 from tenure.services.scope import Scope
+from tenure.shapes.hooks import HookTrigger
 from tenure.shapes.runs import API_TRIGGER, RunCreated, RunTrigger, StartRun
 from tenure.work_pool import run_in_thread
 
@@ -50,23 +51,22 @@ _KERNEL_TRIGGER = c.Trigger()
 
 
 class RunCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who starts a run, and what only trusted code may say of it."""
+    """Who starts a run, and the options that only trusted code may set."""
 
     context: c.Context
     requester: str | None = None
-    """Who asked for the run, if that is not the actor."""
+    """The requester of the run, if that is not the actor."""
     involved: str = ""
-    """Who else is involved, as `id id`."""
+    """Other involved people, as `id id`."""
     key: str | None = None
-    """The same request under the same key is the same run."""
     source: str = "api"
     """The namespace of the key."""
     request_hash: bytes = b""
-    """With a key: two requests are the same if this is equal."""
+    """Requests with the same key and hash are the same request."""
     over_rate: Literal["refuse", "delay"] = "refuse"
     trace: str | None = None
     wall_clock: bool = False
-    """Count the timeout also while people are asked."""
+    """The timeout includes the time of waiting for people."""
 
 
 class StartOptionsDict(TypedDict, total=False):
@@ -84,7 +84,7 @@ class StartOptionsDict(TypedDict, total=False):
     trigger: RunTrigger | None
     source: str
     actor: str | None
-    """Who starts the run, if that is not the engine's actor."""
+    """The actor who starts the run, if that is not the engine's actor."""
     requester: str | None
     over_rate: Literal["refuse", "delay"]
     trace: str | None
@@ -99,7 +99,7 @@ assert _OPTIONS - _CALLER_OPTIONS - {"actor"} <= frozenset(StartRun.__struct_fie
 def read_options(
     scope: Scope, workflow: str, options: StartOptionsDict, **fields: Any
 ) -> tuple[StartRun, RunCaller]:
-    """A request and its caller from keywords. None means the default."""
+    """A request and its caller from keywords. None selects the default."""
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(f"unknown option {min(unknown)!r}")
     given = {name: value for name, value in (*options.items(), *fields.items()) if value is not None}
@@ -134,15 +134,10 @@ def build_command(
     run_id: int | None = None,
     eager: c.Claimant | None = None,
 ) -> c.CreateRun:
-    """The command that creates the requested run. The keywords are what its workflow says, and the encoded input."""
+    """The command that creates the requested run. The keywords come from its workflow; `body` is the encoded input."""
     trigger, metadata = asked.trigger, asked.metadata
     if trigger is not API_TRIGGER:
-        named = {
-            name: value
-            for field, name in _METADATA_NAMES.items()
-            if (value := getattr(trigger, field)) is not None
-        }
-        metadata = {**metadata, **named} if named else metadata
+        metadata = {**metadata, **trigger_metadata(trigger)}
     budget, currency = (None, "") if asked.budget is None else parse_amount(asked.budget)
     request = c.RunRequest(
         context=caller.context,
@@ -183,26 +178,27 @@ def build_command(
     )
 
 
+def trigger_metadata(trigger: RunTrigger | HookTrigger) -> dict[str, Any]:
+    """The fields of a trigger that are stored in the run's metadata (law 5)."""
+    found = {name: getattr(trigger, field) for field, name in _METADATA_NAMES.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _seconds(timeout: float | str) -> float:
     try:
         return durations.parse_duration(timeout)
     except TenureError as refused:
-        raise invalid_field("timeout", refused.message) from refused
+        raise field_error("timeout", refused.message) from refused
 
 
 def _microseconds(moment: datetime) -> int:
     if moment.tzinfo is None:
-        raise invalid_field("not_before", "a time needs an offset, like 2026-02-14T08:00:00Z")
+        raise field_error("not_before", "a time needs an offset, such as 2026-02-14T08:00:00Z")
     return us(moment.timestamp())
 
 
-def invalid_field(path: str, problem: str) -> TenureError:
-    """INVALID_INPUT for a field of a request."""
-    return TenureError("INVALID_INPUT", f"{path}: {problem}", (Detail(path, problem),))
-
-
 async def _prepare(scope: Scope, asked: StartRun, caller: RunCaller) -> c.CreateRun:
-    """The command for a run of a registered workflow, checked (law 2)."""
+    """The checked command for a run of a registered workflow (law 2)."""
     known = await scope.runtime.catalog.find(scope.tenant, asked.workflow, asked.version)
     plan, body = await run_in_thread(known.begin, asked.input) if known.is_large else known.begin(asked.input)
     return build_command(
@@ -241,15 +237,14 @@ async def start_with_answer(
     keyed: KeyedRequest | None = None,
     show: ShowCreated | None = None,
 ) -> StoredResponse:
-    """Start a run of a registered workflow, or repeat the answer of the request that started it (law 4). `show` may change the
-    answer's body. A request that was answered before and would be refused now gets its old answer."""
+    """Start a run of a registered workflow, or repeat the response of the request that started it (law 4). `show` may change the body of
+    the response. A repeated request gets its recorded response even if it would be refused now."""
     try:
         command = await _prepare(scope, asked, caller)
     except TenureError:
-        answered = None if keyed is None else await _find_answer(scope, keyed)
-        if answered is None:
-            raise
-        return answered
+        if keyed is not None and (recorded := await _find_response(scope, keyed)) is not None:
+            return recorded
+        raise
     if keyed is None:
         created = await _create(scope, command)
         return answer_created(command, created.run_id, created.status, created.at, show)
@@ -267,10 +262,9 @@ async def start_with_answer(
     return msgspec.structs.replace(StoredResponse.stored(created.record), replayed=created.again)
 
 
-async def _find_answer(scope: Scope, keyed: KeyedRequest) -> StoredResponse | None:
-    store = scope.store
-    now: int = (await store.read("now"))[0].now_us
-    # The run is read first: one commit makes the run and its record, possibly between the two reads.
+async def _find_response(scope: Scope, keyed: KeyedRequest) -> StoredResponse | None:
+    store, now = scope.store, await scope.now_us()
+    # The run is read first: one commit creates the run and its record, possibly between the two reads.
     specs: list[RunSpecRow] = await store.read("find_keys", rows=[keyed.key])
     records: list[IdempotencyRow] = await store.read("key_record", *keyed.key)
     if records and records[0].expires_at > now:
@@ -283,7 +277,6 @@ async def _find_answer(scope: Scope, keyed: KeyedRequest) -> StoredResponse | No
 def answer_created(
     command: c.CreateRun, run_id: int, status: str, at: int, show: ShowCreated | None = None
 ) -> StoredResponse:
-    """The answer of a request that created a run."""
     text = ids.run_text(run_id)
     body = RunCreated(
         id=text,
@@ -295,6 +288,6 @@ def answer_created(
         shown=profiles.get(command.profile).word("run", status),
         created_at=to_datetime(at),
     )
-    if show is not None:
-        body = show(body)
-    return StoredResponse.of(body, 201, location=f"/runs/{text}", run_id=run_id)
+    return StoredResponse.of(
+        body if show is None else show(body), 201, location=f"/runs/{text}", run_id=run_id
+    )

@@ -1,12 +1,12 @@
 """The result of a run, for callers that wait for it.
 
 Laws:
-1. A waiting caller holds no database connection: the looks of many callers are one query, and a run that ends in this process
-   wakes its callers at once.
-2. A run that was restarted is followed to the last one.
-3. A failed run is an answer about the run, not about the request: 502 if something behind it could not be reached, 504 if it took
-   too long, otherwise 500, whatever its code's own status is. Asking again does not help, so the answer is not retryable. A code
-   that the user made up is STEP_FAILED with that code in the details. A canceled run is 409.
+1. A waiting caller holds no database connection. One query serves many callers, and a run that ends in this process wakes its callers
+   immediately.
+2. A run that was restarted is followed to its last successor.
+3. The status for a failed run depends on the failure: 502 if another service could not be reached, 504 if the run took too long,
+   otherwise 500, whatever the status of its code is. The response is not retryable. A user's own code becomes STEP_FAILED with that code
+   in the details. A canceled run is 409.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from tenure import ids
 from tenure.artifacts import is_reference
 from tenure.errors import CODES, Detail, TenureError
-from tenure.kernel.run_rows import CLOSED_RUN, PayloadRow
+from tenure.kernel.run_rows import CLOSED_RUN
 from tenure.reads.payloads import decode_payload
 from tenure.reads.status_batch import StatusBatcher
 from tenure.sdk import codec
@@ -28,13 +28,11 @@ from tenure.services.scope import Scope
 from tenure.store.run_lists import RunGlance
 
 WAIT_SECONDS_MAX = 30.0
-_BY_STATUS = frozenset({502, 504})
-_AT_THE_API = {"STORE_UNAVAILABLE": "UPSTREAM_UNAVAILABLE"}
+_KEPT_STATUSES = frozenset({502, 504})
+_API_CODES = {"STORE_UNAVAILABLE": "UPSTREAM_UNAVAILABLE"}
 
 
 class RunFailure(msgspec.Struct, frozen=True):
-    """The answer about a run that did not succeed."""
-
     status: int
     error: TenureError
 
@@ -47,10 +45,10 @@ class UnfinishedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run returned."""
+    """The output of a run."""
 
     id: str
-    """The run that returned it: the last one, if the run was restarted."""
+    """The run that returned it: the last successor of a restarted run."""
     status: str
     output: Any
 
@@ -67,9 +65,9 @@ async def await_result(
             return UnfinishedRun(
                 id=ids.run_text(number), status="queued" if glance is None else glance.status
             )
-        body = await _read_body(scope, glance)
         if glance.status != "succeeded":
-            return _failure(glance, decode_payload(body))
+            return _failure(glance, decode_payload(await scope.read_payload(number, glance.error_ref)))
+        body = await scope.read_payload(number, glance.output_ref)
         if body is not None and body.startswith(codec.RESERVED) and not is_reference(body):
             number, is_restart = ids.run_int(codec.decode_restart(body)), True
             continue
@@ -105,28 +103,17 @@ async def _wait_for_end(
             pause = min(pause * 1.5, POLL_SECONDS_MAX)
 
 
-async def _read_body(scope: Scope, glance: RunGlance) -> bytes | None:
-    ref = glance.output_ref if glance.status == "succeeded" else glance.error_ref
-    if ref is None:
-        return None
-    found: list[PayloadRow] = await scope.store.read("payload", glance.id, ref)
-    return found[0].body if found else None
-
-
-def _failure(glance: RunGlance, said: Any) -> RunFailure:
+def _failure(glance: RunGlance, cause: Any) -> RunFailure:
     """See law 3."""
     reason = glance.reason or "STEP_FAILED"
-    reason = _AT_THE_API.get(reason, reason)
+    reason = _API_CODES.get(reason, reason)
     code = reason if reason in CODES else "STEP_FAILED"
-    words = "" if said is None else f": {said}"
-    details = [Detail("reason", reason)]
-    if said is not None:
-        details.append(Detail("error", str(said)))
-    canceled = glance.status == "canceled"
-    error = TenureError(
-        "RUN_CANCELED" if canceled else code,
-        f"{ids.run_text(glance.id)} {glance.status} ({reason}){words}",
-        tuple(details),
-    )
-    own = error.spec.status
-    return RunFailure(409 if canceled else own if own in _BY_STATUS else 500, error)
+    message = f"{ids.run_text(glance.id)} {glance.status} ({reason})"
+    details: tuple[Detail, ...] = (Detail("reason", reason),)
+    if cause is not None:
+        message += f": {cause}"
+        details += (Detail("error", str(cause)),)
+    if glance.status == "canceled":
+        return RunFailure(409, TenureError("RUN_CANCELED", message, details))
+    own = CODES[code].status
+    return RunFailure(own if own in _KEPT_STATUSES else 500, TenureError(code, message, details))

@@ -1,4 +1,4 @@
-"""Who in this process waits for which run: a worker here that ends the run wakes them; everybody else polls the database."""
+"""Callers in this process that wait for runs. A worker of this process wakes them when it ends the run; otherwise they poll."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 POLL_SECONDS_MIN = 0.005
 POLL_SECONDS_MAX = 0.25
-"""The pause between two looks at a run that ends elsewhere grows up to this."""
+"""The longest pause between two polls of a run that ends in another process."""
 POLL_SECONDS_LOCAL = 1.0
-"""The pause where a worker of this process holds the run, and tells when it ends."""
+"""The pause if a worker of this process holds the run and wakes the callers."""
 
 
 class RunWaiter:
-    """Those who wait for one run, and what a worker of this process has said of it."""
+    """The callers that wait for one run, and the output if a worker of this process has completed it."""
 
     __slots__ = ("_futures", "_notified", "count", "output", "succeeded")
 
@@ -26,13 +26,12 @@ class RunWaiter:
         self._futures: list[asyncio.Future[None]] = []
 
     def notify(self) -> None:
-        """Let everybody who waits look again."""
         self._notified = True
         for future in self._futures:
             _set_done(future)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until `notify`, at most so many seconds."""
+        """Wait for `notify`, or until the time has passed."""
         if not self._notified:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
@@ -52,22 +51,18 @@ def _set_done(future: asyncio.Future[None]) -> None:
 
 
 class RunWaiters:
-    """The runs that somebody in this process waits for."""
-
     def __init__(self) -> None:
         self._by_run: dict[int, RunWaiter] = {}
 
     def succeeded(self, run_id: int, output: bytes | None) -> None:
         """A worker of this process has completed the run."""
-        waiter = self._by_run.get(run_id)
-        if waiter is not None:
+        if (waiter := self._by_run.get(run_id)) is not None:
             waiter.succeeded, waiter.output = True, output
             waiter.notify()
 
     def ended(self, run_id: int) -> None:
-        """A worker of this process does nothing more about the run."""
-        waiter = self._by_run.get(run_id)
-        if waiter is not None:
+        """A worker of this process has stopped working on the run."""
+        if (waiter := self._by_run.get(run_id)) is not None:
             waiter.notify()
 
     @contextmanager

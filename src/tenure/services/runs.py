@@ -1,6 +1,6 @@
-"""Runs that exist: shown, waited for, steered and deleted. (`run_creation` starts them.)
+"""Existing runs: read, wait for, control and delete them. (`run_creation` starts runs.)
 
-Law: everything that changes a run is one command to the orchestrator; everything else reads committed rows.
+Law: a change of a run is one command to the orchestrator. Everything else reads committed rows.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from math import inf
 from typing import Any
 
 from tenure import ids
@@ -30,10 +31,9 @@ from tenure.sdk import codec
 from tenure.services.evidence import seal_run
 from tenure.services.plans import PlanLike, encode_json_object, encode_payload, make_plan
 from tenure.services.run_waiters import POLL_SECONDS_LOCAL, POLL_SECONDS_MAX, POLL_SECONDS_MIN
-from tenure.services.scope import Scope
-from tenure.shapes.artifacts import Artifact
+from tenure.services.scope import Service
 from tenure.shapes.events import Event
-from tenure.shapes.runs import Explanation, ReportStatement, Run, RunLogLine, RunPage, SignalResult
+from tenure.shapes.runs import Artifact, Explanation, ReportStatement, Run, RunLogLine, RunPage, SignalResult
 from tenure.shapes.steps import FailedAttempt, Step
 
 RETENTION_PAGE = 200
@@ -41,7 +41,6 @@ _List = list  # `Runs.list` hides the builtin in annotations of the class
 
 
 def show_log_line(line: LogLineRow) -> RunLogLine:
-    """A stored log line, as the API shows it."""
     fields = decode_payload(line.fields.encode())
     return RunLogLine(
         no=line.no,
@@ -53,16 +52,13 @@ def show_log_line(line: LogLineRow) -> RunLogLine:
     )
 
 
-class Runs:
+class Runs(Service):
     """The runs of a scope's tenant."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
 
     # ------------------------------------------------------------------------------------------ reading
 
     async def get(self, run_id: str, profile: str | None = None) -> Run:
-        """The run with its input, output and error; in the words of its own profile, unless another is named."""
+        """The run with its input, output and error, in the words of its profile or of the named one."""
         return await self._scope.reader.run(ids.run_int(run_id), profile)
 
     async def list(
@@ -76,7 +72,7 @@ class Runs:
         limit: int = 50,
         cursor: str | None = None,
     ) -> RunPage:
-        """The newest runs that meet all conditions. The `next_cursor` of a page leads to the next page."""
+        """The newest runs that meet all conditions. Pass the `next_cursor` of a page as `cursor` to get the next page."""
         scope = self._scope
         return await scope.reader.list_runs(
             scope.tenant,
@@ -90,40 +86,38 @@ class Runs:
         )
 
     async def version(self, run_id: str) -> int:
-        """The length of the run's history: it grows whenever something changes."""
+        """The length of the run's history, which grows with each change."""
         return (await self._row(run_id)).version
 
     async def steps(self, run_id: str, profile: str | None = None) -> _List[Step]:
-        """The run's steps and checkpoints."""
         return await self._scope.reader.steps(ids.run_int(run_id), profile)
 
     async def events(self, run_id: str, *, after: int = 0) -> _List[Event]:
-        """The run's history."""
         return await self._scope.reader.events(ids.run_int(run_id), after=after)
 
     async def failed_attempts(self, run_id: str) -> _List[FailedAttempt]:
         return await self._scope.reader.tries(ids.run_int(run_id))
 
     async def logs(self, run_id: str, *, after: int = 0, limit: int = 1_000) -> _List[RunLogLine]:
-        """The lines that the run's code has logged, after line `after`."""
+        """The lines that the run's code has logged, after the line with number `after`."""
         run = await self._row(run_id)
         lines: _List[LogLineRow] = await self._scope.store.read("log_lines_of", run.id, after, limit)
         return [show_log_line(line) for line in lines]
 
     async def document(self, run_id: str, profile: str, at: str | None = None) -> Any:
-        """The run as the document that a profile defines, or the part of it at a path."""
+        """The run as the document that a profile defines, or the part of that document at a path."""
         return await read_document(self._scope.reader, self._scope.store, ids.run_int(run_id), profile, at)
 
     async def explain(self, run_id: str) -> Explanation:
-        """Why the run does not move, in one reason."""
+        """The reason why the run does not make progress."""
         reader, number = self._scope.reader, ids.run_int(run_id)
         return await explain_run(self._scope.store, await reader.row(number), await reader.spec(number))
 
     async def list_artifacts(self, run_id: str) -> _List[Artifact]:
         """The files that runners have uploaded for the run, including late ones."""
         run = await self._row(run_id)
-        lines = await list_artifacts(self._scope.store, run.id, limit=ARTIFACTS_PER_RUN_MAX)
-        return [to_artifact(line) for line in lines]
+        rows = await list_artifacts(self._scope.store, run.id, limit=ARTIFACTS_PER_RUN_MAX)
+        return [to_artifact(row) for row in rows]
 
     async def read_artifact(
         self,
@@ -134,7 +128,7 @@ class Runs:
         attempt: int | None = None,
         late: bool | None = None,
     ) -> bytes:
-        """The accepted file of this name. If several steps have one (ARTIFACT_AMBIGUOUS), name the step and the attempt."""
+        """The accepted file with this name. If several steps have one (ARTIFACT_AMBIGUOUS), name the step and the attempt."""
         run = await self._row(run_id)
         found = await find_artifact(self._scope.store, run.id, name, step=step, attempt=attempt, late=late)
         return await self._scope.artifacts.get(artifact_reference(found))
@@ -142,16 +136,15 @@ class Runs:
     # ------------------------------------------------------------------------------------------ results
 
     async def result(self, run_id: str, *, wait: float | None = 0.0) -> Any:
-        """The run's output, or its error raised. Waits up to `wait` seconds for the run to end (None: for ever); then
-        COMMAND_DEADLINE."""
+        """The run's output. Raises the error of a run that did not succeed, and COMMAND_DEADLINE if the run does not end within `wait`
+        seconds. None: wait for ever."""
         return decode_payload(await self.output(run_id, wait=wait))
 
     async def output(self, run_id: str, *, wait: float | None = 0.0) -> bytes | None:
         """The bytes of the run's output. A restarted run is followed to its last successor."""
-        followed = False
+        given = run_id
         while True:
-            body = await self._output(ids.run_int(run_id), wait, may_be_missing=followed)
-            followed = True
+            body = await self._output(ids.run_int(run_id), wait, may_be_missing=run_id != given)
             if body is None or not body.startswith(codec.RESERVED):
                 return body
             if is_reference(body):
@@ -160,24 +153,22 @@ class Runs:
 
     async def _output(self, number: int, wait: float | None, *, may_be_missing: bool) -> bytes | None:
         scope, loop = self._scope, asyncio.get_running_loop()
-        deadline = None if wait is None else loop.time() + wait
+        deadline = inf if wait is None else loop.time() + wait
         pause = POLL_SECONDS_MIN
         run: RunRow | None = None
         with scope.runtime.waiters.waiting(number) as waiter:
             while not waiter.succeeded:
                 local = any(worker.holds(scope.tenant, number) for worker in scope.runtime.workers)
-                if not local:  # else its worker notifies us
+                if not local:  # a local worker notifies the waiter
                     run = await self._find(number, may_be_missing)
                     if run is not None and run.status in CLOSED_RUN:
                         break
-                left = POLL_SECONDS_LOCAL if local else pause
-                if deadline is not None:
-                    left = min(left, deadline - loop.time())
+                left = min(POLL_SECONDS_LOCAL if local else pause, deadline - loop.time())
                 if left <= 0:
                     run = run or await self._find(number, may_be_missing)
                     status = "not created yet" if run is None else run.status
                     raise TenureError(
-                        "COMMAND_DEADLINE", f"{ids.run_text(number)} is still {status}", status=status
+                        "COMMAND_DEADLINE", f"run {ids.run_text(number)} is still {status}", status=status
                     )
                 await waiter.wait(left)
                 pause = min(pause * 1.5, POLL_SECONDS_MAX)
@@ -185,7 +176,7 @@ class Runs:
                 return waiter.output
         assert run is not None
         if run.status == "succeeded":
-            return await self._payload(run, run.output_ref)
+            return await scope.read_payload(number, run.output_ref)
         raise await self._failure(run)
 
     async def _find(self, number: int, may_be_missing: bool) -> RunRow | None:
@@ -197,15 +188,11 @@ class Runs:
                 return None
             raise
 
-    async def _payload(self, run: RunRow, ref: int | None) -> bytes | None:
-        rows = [] if ref is None else await self._scope.store.read("payload", run.id, ref)
-        return rows[0].body if rows else None
-
     async def _failure(self, run: RunRow) -> TenureError:
-        """The error of a run that did not succeed. A code of the user's own is kept as its `reason`."""
+        """The error of a run that did not succeed. A user's own code is its `reason`."""
         reason = run.reason or "STEP_FAILED"
         code = "RUN_CANCELED" if run.status == "canceled" else reason if reason in CODES else "STEP_FAILED"
-        error = decode_payload(await self._payload(run, run.error_ref))
+        error = decode_payload(await self._scope.read_payload(run.id, run.error_ref))
         cause = f": {error}" if error is not None else ""
         message = f"{ids.run_text(run.id)} {run.status} ({reason}){cause}"
         return TenureError(code, message, status=run.status, reason=reason, error=error)
@@ -224,34 +211,34 @@ class Runs:
         """Add steps to a run that has not ended."""
         await self._scope.send(c.AddSteps(**self._scope.address(run_id), plan=make_plan(plan)))
 
-    # ------------------------------------------------------------------------------------------ steering
+    # ------------------------------------------------------------------------------------------- control
 
     async def cancel(
         self, run_id: str, *, reason: str = "RUN_CANCELED", actor: str | None = None, involved: str = ""
     ) -> str:
-        """Request cancellation. Returns the status it led to: `canceling` while work is asked to stop."""
-        scope = self._scope
-        command = c.RequestCancel(**scope.address(run_id, actor), reason=reason, involved=involved)
-        answer = await scope.send(command)
-        scope.notify_workers(command.run_id)
-        return str(answer["status"])
+        """Request cancellation. Returns the new status: `canceling` while work is being stopped."""
+        address = self._scope.address(run_id, actor)
+        return await self._stop(c.RequestCancel(**address, reason=reason, involved=involved), "status")
 
     async def cancel_step(
         self, run_id: str, name: str, *, actor: str | None = None, involved: str = ""
     ) -> str:
-        """Cancel one step. Returns the state it led to."""
-        scope = self._scope
-        command = c.CancelStep(**scope.address(run_id, actor), name=name, involved=involved)
-        answer = await scope.send(command)
-        scope.notify_workers(command.run_id)
-        return str(answer["state"])
+        """Cancel one step. Returns its new state."""
+        address = self._scope.address(run_id, actor)
+        return await self._stop(c.CancelStep(**address, name=name, involved=involved), "state")
+
+    async def _stop(self, command: c.RequestCancel | c.CancelStep | c.RevokeLease, field: str) -> str:
+        """Send a command that takes work from workers, and return a field of its result."""
+        answer = await self._scope.send(command)
+        self._scope.notify_workers(command.run_id)
+        return str(answer[field])
 
     async def pause(self, run_id: str, *, actor: str | None = None) -> None:
-        """Lease no further step of the run. Work in progress and deadlines go on."""
+        """Lease no further step of the run. Work in progress continues, and deadlines still apply."""
         await self._scope.send(c.Pause(**self._scope.address(run_id, actor)))
 
     async def unpause(self, run_id: str, *, actor: str | None = None) -> None:
-        """Lease steps again, also of a run that was parked."""
+        """Lease steps again, even if the run was parked."""
         await self._scope.send(c.Unpause(**self._scope.address(run_id, actor)))
 
     async def signal(
@@ -265,9 +252,9 @@ class Runs:
         actor: str | None = None,
         involved: str = "",
     ) -> SignalResult:
-        """Deliver an event to the run. The same `event_id` never counts twice; without one, every call is its own event.
+        """Deliver an event to the run. An `event_id` counts once; without one, every call is a new event.
 
-        The sender, and the people in `involved` (`id id`), are involved in the run once it takes the event.
+        The sender and the people in `involved` (`id id`) become involved in the run when it takes the event.
         """
         scope, run = self._scope, await self._row(run_id)
         command = c.DeliverEvent(
@@ -292,8 +279,8 @@ class Runs:
         metadata: Mapping[str, Any] | None = None,
         actor: str | None = None,
     ) -> None:
-        """Set labels and metadata by name, also of a finished run; None removes a name. Whoever does this is involved in
-        the run, and approves nothing of it."""
+        """Set labels and metadata by name, even of a finished run. None removes a name. The actor becomes involved in the run, and
+        cannot approve it."""
         command = c.UpdateMetadata(
             **self._scope.address(run_id, actor),
             labels=None if labels is None else encode_json_object(labels),
@@ -305,38 +292,37 @@ class Runs:
     async def revoke_lease(
         self, run_id: str, step: str | None = None, *, actor: str | None = None, involved: str = ""
     ) -> str:
-        """Take a step from its worker; what that worker still sends is ignored. Returns the state it led to.
+        """Take a step from its worker. Later messages of that worker are ignored. Returns the step's new state.
 
-        The attempt counts; the step is leased again while attempts are left. Name the `step` if several are leased.
+        The attempt counts, and the step is leased again if it has attempts left. Name the `step` if several are leased.
         """
-        scope, run = self._scope, await self._row(run_id)
-        held = await self._leased_attempt(run, step)
-        command = c.RevokeLease(**scope.address(run_id, actor), idx=held.idx, n=held.n, involved=involved)
-        answer = await scope.send(command)
-        scope.notify_workers(run.id)
-        return str(answer["state"])
+        held = await self._leased_attempt(await self._row(run_id), step)
+        address = self._scope.address(run_id, actor)
+        return await self._stop(c.RevokeLease(**address, idx=held.idx, n=held.n, involved=involved), "state")
 
     async def _leased_attempt(self, run: RunRow, name: str | None) -> AttemptRow:
-        """The attempt that a worker holds: of the named step, or the only one of the run."""
+        """The leased attempt of the named step, or the only leased attempt of the run."""
         if run.status in CLOSED_RUN:
-            raise TenureError("RUN_TERMINAL_STATE", f"{ids.run_text(run.id)} is {run.status} already")
+            raise TenureError("RUN_TERMINAL_STATE", f"run {ids.run_text(run.id)} is already {run.status}")
         steps: _List[StepRow] = await self._scope.store.read("steps_of", run.id)
         names = {step.idx: step.name for step in steps}
         if name is not None and name not in names.values():
-            raise TenureError("STEP_NOT_FOUND", f"{ids.run_text(run.id)} has no leasable step {name!r}")
+            raise TenureError(
+                "STEP_NOT_FOUND", f"run {ids.run_text(run.id)} has no step {name!r} that can be leased"
+            )
         attempts: _List[AttemptRow] = await self._scope.store.read("attempts_of", run.id)
         held = [a for a in attempts if a.lease in LIVE_LEASE and name in (None, names[a.idx])]
         if not held:
             what = "a step of the run" if name is None else f"step {name!r}"
-            raise TenureError("RUN_INVALID_TRANSITION", f"no worker holds {what} now")
+            raise TenureError("RUN_INVALID_TRANSITION", f"no worker holds {what}")
         if len(held) > 1:
             listed = ", ".join(names[attempt.idx] for attempt in held)
             raise TenureError("INVALID_INPUT", f"several steps are leased; name one of {listed}")
         return held[0]
 
     async def mark_reported(self, run_id: str, *, actor: str | None = None) -> ReportStatement:
-        """Record a person's statement that the world was told how a finished run ended. The first statement counts. The
-        run's status stays: only the status reporter makes it REPORTED."""
+        """Record a person's statement that the end of a run was reported. The first statement counts. The run's status does not change:
+        only the status reporter makes it REPORTED."""
         stated = await self._scope.send(c.AttestReported(**self._scope.address(run_id, actor)))
         return ReportStatement(by=stated["by"], at=to_datetime(stated["at"]))
 
@@ -346,22 +332,20 @@ class Runs:
         self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
         repeat: Collection[str] = (),
     ) -> str:  # fmt: skip
-        """Continue a run; returns the id of the run that continues.
+        """Continue a run. Returns the id of the run that continues.
 
         A finished run continues as a new run that reuses completed work. A run that waits for an event or a time continues by
-        ending that wait; an approval is never ended this way. For a step that began and cannot simply be repeated,
-        `happened` (step: what it returned) or `repeat` says what became of it.
+        ending that wait; an approval is never ended this way. A step that has begun and is not safe to repeat is named in
+        `happened` (with what it returned) or in `repeat` (if it did not happen).
         """
         command = await self.build_resumed(run_id, actor=actor, happened=happened, repeat=repeat)
-        if command is None:
-            return run_id
-        return ids.run_text((await self._scope.orchestrator.create(command)).run_id)
+        return run_id if command is None else await self._scope.create(command)
 
     async def build_resumed(
         self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
         repeat: Collection[str] = (), involved: str = "",
     ) -> c.CreateRun | None:  # fmt: skip
-        """The command that creates the run that continues; None if the run was waiting and its wait has been ended."""
+        """The command that creates the continuing run. None: the run was waiting, and its wait has been ended."""
         scope, run = self._scope, await self._row(run_id)
         if run.status not in CLOSED_RUN:
             await scope.send(c.EndWait(**scope.address(run_id, actor), involved=involved))
@@ -377,11 +361,10 @@ class Runs:
 
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
         """Start a new run of the same plan, linked to the finished one. Returns its id."""
-        command = await self.build_rerun(run_id, actor=actor)
-        return ids.run_text((await self._scope.orchestrator.create(command)).run_id)
+        return await self._scope.create(await self.build_rerun(run_id, actor=actor))
 
     async def build_rerun(self, run_id: str, *, actor: str | None = None) -> c.CreateRun:
-        """The command that creates the new run of a finished one."""
+        """The command that creates the new run."""
         scope = self._scope
         old = first = await self._finished(await self._row(run_id))
         while first.spec.resumed_from is not None:
@@ -403,8 +386,7 @@ class Runs:
 
     async def delete(self, run_id: str, *, actor: str | None = None) -> None:
         """Seal a finished run, then delete it with its history and payloads."""
-        scope = self._scope
-        address = scope.address(run_id, actor)
+        scope, address = self._scope, self._scope.address(run_id, actor)
         if await self._needs_seal():
             await self._row(run_id)
             await seal_run(scope, address["run_id"])
@@ -413,7 +395,7 @@ class Runs:
         await scope.artifacts.delete(run_id)
 
     async def delete_finished(self, before: datetime) -> int:
-        """Seal and delete the runs that ended before a time. Returns how many."""
+        """Seal and delete the runs that ended before a time. Returns their number."""
         limit_us, deleted = us(before.timestamp()), 0
         for status in sorted(CLOSED_RUN):
             while (found := await self._delete_some(status, limit_us)) > 0:
@@ -421,8 +403,8 @@ class Runs:
         return deleted
 
     async def _delete_some(self, status: str, before_us: int) -> int:
-        """One pass over the runs of a status, newest first. Runs that share their time with the end of a page wait for the
-        next pass. Runs whose profile this process lacks are left to a process that has it."""
+        """One pass over the runs of a status, newest first. Runs with the same time as the end of a page are left to the next pass. Runs
+        whose profile this process lacks are skipped."""
         scope, deleted, at = self._scope, 0, before_us
         while rows := await scope.store.read("runs_by_status", scope.tenant, status, at, RETENTION_PAGE):
             due = [r for r in rows if profiles.find(r.profile) and (r.finished_at or before_us) < before_us]
@@ -431,8 +413,8 @@ class Runs:
                     await seal_run(scope, run.id)
             for command in (c.SealRun, c.DeleteRun):
                 context = scope.context(initiator="policy", cause="retention")
-                commands = [command(run_id=run.id, tenant=scope.tenant, context=context) for run in due]
-                await asyncio.gather(*(scope.orchestrator.send(one) for one in commands))
+                commands = (command(run_id=run.id, tenant=scope.tenant, context=context) for run in due)
+                await asyncio.gather(*map(scope.orchestrator.send, commands))
             for run in due:
                 await scope.artifacts.delete(ids.run_text(run.id))
             deleted += len(due)

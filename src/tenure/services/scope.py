@@ -1,8 +1,8 @@
-"""What every service works on: the resources of the process, and for whom it acts.
+"""What every service works on: the resources of the process, and the tenant and actor of its calls.
 
 Laws:
 1. A service sees and changes only what belongs to its scope's tenant. Another tenant's run looks exactly like a missing one.
-2. Ids at this surface are texts. The actor is an opaque id, never a name; each call is its own cause.
+2. Services take and return ids as texts. The actor is an opaque id, never a name. Each call is its own cause.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NOT_OPEN = "the engine is not running: use `async with Engine(…)`"
 
 
 class LocalWorker(Protocol):
-    """A worker of this process, as far as services know it."""
+    """What services need of a worker in this process."""
 
     def holds(self, tenant: str, run_id: int) -> bool: ...
 
@@ -39,7 +39,7 @@ class LocalWorker(Protocol):
 
 
 class Runtime:
-    """What the services of one process share. Whoever opens the database calls `open`."""
+    """The resources that the services of one process share. The owner of the database connection calls `open`."""
 
     def __init__(
         self,
@@ -51,14 +51,12 @@ class Runtime:
     ) -> None:
         self.artifacts = artifacts
         self.only_reads = only_reads
-        """No command is sent: the database may be one that cannot be written."""
+        """No command is sent, because the database may be read-only."""
         self.seals = seals
-        """Whether finished runs are sealed with evidence."""
         self.workers: list[LocalWorker] = []
-        """Workers of this process: they learn of a cancellation at once."""
+        """The workers of this process, which learn of a cancellation immediately."""
         self.waiters = RunWaiters()
         self.sealing: RunSealer
-        """How evidence is made, of any run that has ended."""
         self.catalog: Catalog
         self._choose_connectors = choose_connectors
         self._connectors: Connectors | None = None
@@ -74,27 +72,25 @@ class Runtime:
 
     @property
     def store(self) -> Store:
-        """The database, for reading."""
         if self._store is None:
             raise TenureError("STORE_UNAVAILABLE", NOT_OPEN)
         return self._store
 
     async def check_database(self) -> None:
-        """Fail if the database does not answer."""
         await self.store.read("now")
 
     @property
     def orchestrator(self) -> Orchestrator:
         """The only writer of runs."""
         if self.only_reads:
-            raise TenureError("STORE_READ_ONLY", "this engine was opened to read only")
+            raise TenureError("STORE_READ_ONLY", "this engine was opened for reading only")
         if self._orchestrator is None:
             raise TenureError("STORE_UNAVAILABLE", NOT_OPEN)
         return self._orchestrator
 
     @property
     def connectors(self) -> Connectors:
-        """What runs can do to the world, as far as policies allow it."""
+        """The connectors for governed actions, loaded when they are first needed."""
         if self._connectors is None:
             self._connectors = self._choose_connectors()
         return self._connectors
@@ -127,14 +123,12 @@ class Scope:
 
     @property
     def reader(self) -> RunReader:
-        """The read side, for this tenant."""
         return RunReader(self.store, self.tenant)
 
     @property
     def admin_actor(self) -> AdminActor:
-        """Who makes an administrative change in this scope."""
         caller = self.caller
-        if caller is None:  # whatever name is given: this account owns the database
+        if caller is None:  # the local account owns the database, whatever name it gives
             name, account = f"{DATABASE_OWNER}:{self.actor}", f"uid:{os.getuid()}"
             return AdminActor(actor=name, people=account, breaks_glass=True)
         if caller.kind == "operator":
@@ -157,18 +151,38 @@ class Scope:
             "context": self.context(actor, initiator),
         }
 
+    async def now_us(self) -> int:
+        """The time of the database's clock."""
+        now: int = (await self.store.read("now"))[0].now_us
+        return now
+
     async def send(self, command: c.RunCommand) -> dict[str, Any]:
         """Carry out a command on one run."""
         answer: dict[str, Any] | None = await self.orchestrator.send(command)
         return answer or {}
 
+    async def create(self, command: c.CreateRun) -> str:
+        """Create a run, and return its id."""
+        return ids.run_text((await self.orchestrator.create(command)).run_id)
+
+    async def read_payload(self, run_id: int, ref: int | None) -> bytes | None:
+        rows = [] if ref is None else await self.store.read("payload", run_id, ref)
+        return rows[0].body if rows else None
+
     async def store_payload(self, body: bytes | None, run_id: str) -> bytes | None:
-        """A payload as the database keeps it. A large one becomes an artifact; so does one that looks like a reference."""
+        """A payload for the database. A large one, or one that looks like a reference, is stored as an artifact."""
         if body is None or (len(body) <= codec.INLINE_BYTES_MAX and not body.startswith(codec.RESERVED)):
             return body
         return await self.artifacts.put(body, run_id)
 
     def notify_workers(self, run_id: int) -> None:
-        """Let workers of this process learn of a cancellation now, not with their next heartbeat."""
+        """Tell workers of this process about a cancellation now, before their next heartbeat."""
         for worker in self.runtime.workers:
             worker.heartbeat_now(run_id)
+
+
+class Service:
+    """The base of services: calls in one scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope

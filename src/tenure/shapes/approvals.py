@@ -23,34 +23,33 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     action: str
     title: str
-    """What people are asked, in a line: the title of a question that has one, else the action."""
+    """The question in one line: its title, or else the action."""
     status: str
     """requested, approved, rejected, expired or canceled."""
     tier: str
     people: int
     group: str
-    """The group that those who decide belong to; empty: anybody who may approve."""
+    """The group that approvers must belong to. Empty: anybody with the role may approve."""
     votes: tuple[str, ...]
-    """Who has said yes to this revision."""
+    """Who has approved this revision."""
     requester: str
     revision: int
     digest: str
-    """Of the action it binds, to be repeated by who decides; empty where it binds none."""
+    """The digest of the action that the approval binds. A decision repeats it. Empty: it binds no action."""
     requested_at: datetime
     expires_at: datetime | None
     reminded_at: datetime | None
-    """When people were reminded, half of the time before it expires."""
     decided_at: datetime | None
     decided_by: str | None
     reason: Any = None
-    """What was said with the decision."""
+    """The reason given with the decision."""
     question: Any = None
     governed: bool = False
-    """Whether it is about an act: what it shows was made by the connector. Anything else is a workflow's own words."""
+    """Whether the question is about an act. If so, the connector made its text; otherwise the workflow did."""
 
 
 def pick_question(run_id: str, questions: Sequence[Approval], no: int | None = None) -> Approval:
-    """The run's open question if there is one only; else its last, so that a repeated decision is recognised."""
+    """The run's only open question. If none is open: its last one, so that a repeated decision is recognised."""
     asked = [one for one in questions if no in (None, one.no)]
     is_open = [one for one in asked if one.status == "requested"]
     if not asked:
@@ -62,12 +61,12 @@ def pick_question(run_id: str, questions: Sequence[Approval], no: int | None = N
 
 
 class InboxStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How much waits for people."""
+    """How many questions and receipts wait for people."""
 
     pending_approvals: int
     pending_proposals: int
     oldest_approval_at: datetime | None
     oldest_proposal_at: datetime | None
     unknown_receipts: int
-    """Actions of which nobody knows how they ended."""
+    """Receipts of actions whose outcome is unknown."""
     oldest_receipt_at: datetime | None

@@ -1,4 +1,4 @@
-"""What runs cost, as it is shown."""
+"""What the costs of runs look like from outside."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class RunCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     spent: int
-    """In micro-units of `currency`; what was spent in others is in the lines."""
+    """In micro-units of `currency`. Costs in other currencies are only in `lines`."""
     budget: int | None
     currency: str
-    """Of its budget; without one USD."""
+    """The currency of the budget. Without a budget: USD."""
     text: str
-    """The same for people: `0.25 of 5.00 EUR`."""
+    """For people: `0.25 of 5.00 EUR`."""
     lines: tuple[StepCost, ...]
     """By provider, model and currency."""
 
 
 class CostGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What was spent in one currency, by what was asked for."""
+    """The costs of one group in one currency."""
 
     workflow: str | None = None
     provider: str | None = None
@@ -42,7 +42,7 @@ class CostGroup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens_out: int
     micros: int
     text: str
-    """The same for people."""
+    """The amount for people."""
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,13 +53,13 @@ class CostReport(msgspec.Struct, frozen=True, kw_only=True):
     until: date
     """The last day that counts."""
     items: list[CostGroup]
-    """The dearest first; days the newest first."""
+    """The most expensive first; days: the newest first."""
     more: bool = False
     """There are more groups than are listed."""
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What calls to a provider have cost."""
+    """The cost of calls to a provider."""
 
     provider: str
     model: str
@@ -69,4 +69,4 @@ class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     money: float
     currency: str
     micros: int = 0
-    """The same money as `money`, exactly: in millionths."""
+    """The exact amount of `money`, in millionths."""

@@ -9,7 +9,7 @@ import msgspec
 
 
 class TriggerDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """What set the run off."""
+    """What triggered the run."""
 
     source: str
     user_id: str | None = None
@@ -17,7 +17,7 @@ class TriggerDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_onl
 
 
 class CancellationDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """That somebody asked for the run to end."""
+    """The request to cancel the run."""
 
     requested_at: datetime
     requested_by: str | None = None
@@ -65,20 +65,20 @@ class StepDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=T
     output: Any = None
     error: str | None = None
     skip_reason: str | None = None
-    """Of a step that was not done, because its condition was false: CONDITION_FALSE, and the condition."""
+    """For a step that its condition skipped: CONDITION_FALSE, and the condition."""
     started_at: datetime | None = None
     completed_at: datetime | None = None
 
 
 class TokensDocument(msgspec.Struct):
-    """What a step has used."""
+    """The tokens that a step used."""
 
     input: int
     output: int
 
 
 class CheckpointDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """`gwi_runs/{runId}/checkpoints/{cpId}`, as the seed's section 5.2 has it."""
+    """`gwi_runs/{runId}/checkpoints/{cpId}`, in the format of section 5.2 of the git-with-intent document."""
 
     step_id: str
     agent: str
@@ -94,8 +94,8 @@ class CheckpointDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_
 
 
 class IdempotencyDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """`gwi_idempotency/{key}` of the request that made the run. The key stays with the run for good: of a record that is past
-    its time, or was never made, this is what the run itself knows."""
+    """`gwi_idempotency/{key}` of the request that created the run. The run keeps its key permanently. If the record has expired or
+    never existed, the document contains what the run itself knows."""
 
     key: str
     source: str
@@ -113,7 +113,7 @@ class IdempotencyDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw
 
 
 DocumentPart = StepDocument | CheckpointDocument | IdempotencyDocument
-"""What lies below a run's document."""
+"""A document below a run's document."""
 
 
 class SkippedStepDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,4 +139,4 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     proposals_created: list[str]
     error: str | None
     steps_skipped: list[SkippedStepDocument] | msgspec.UnsetType = msgspec.UNSET
-    """Beyond the document, and only there where a step was skipped: which, and why. They are among those completed."""
+    """An addition to the document. Set only if a step was skipped; skipped steps count as completed."""

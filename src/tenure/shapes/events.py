@@ -1,4 +1,4 @@
-"""What a run's history, and the stream of events, look like from outside."""
+"""What a run's history and the event stream look like from outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame of the stream of events."""
+    """One event of the event stream."""
 
     id: str
     type: str
@@ -17,7 +17,7 @@ class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """One edge of one machine that an event took."""
+    """One edge of a machine that an event took."""
 
     machine: str
     before: str
@@ -28,7 +28,7 @@ class Transition(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a run's history."""
+    """One entry of a run's history."""
 
     seq: int
     at: datetime
@@ -38,6 +38,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
     edges: tuple[Transition, ...]
     notes: tuple[str, ...]
-    """What it recorded beside the edges: checkpoints, waits and children, in words."""
+    """What the event recorded besides edges: checkpoints, waits and children, in words."""
     context: dict[str, Any]
     hash: str

@@ -13,25 +13,25 @@ class EvidencePart(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     part: int
     name: str
-    """What its zip is called."""
+    """The name of its zip file."""
     sha256: str
     size: int
     events: int
-    """How long the run's history is at its end."""
+    """The length of the run's history up to its end."""
     head: str
-    """The hash of the last event in it."""
+    """The hash of its last event."""
     key_id: str | None
-    """The key that signed it; None: it is not signed."""
+    """The key that signed it. None: it is not signed."""
     sealed_at: datetime
 
 
 class ExportedEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """A part, to be written to files: NAME, NAME.dsse.json and NAME.tlog-proof."""
+    """A part as the contents of three files: NAME, NAME.dsse.json and NAME.tlog-proof."""
 
     name: str
     zip: bytes
     envelope: bytes
     proof: str | None
-    """That the ledger has it; None: it has not, or nothing covers it yet."""
+    """The proof that the ledger contains it. None: the ledger does not, or no checkpoint covers it yet."""
     sealed: bool
-    """Whether it is on record; else it was built just now."""
+    """Whether it was sealed. If not, it was built for this export."""

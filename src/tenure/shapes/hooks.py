@@ -9,23 +9,23 @@ import msgspec
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
-    """A hook as it is shown."""
+    """An address where another system reports events, and the rules for them."""
 
     id: str
     kind: str
     name: str
     address: str
-    """Where its deliveries are sent; Slack's clicks go to `.../actions` instead of `.../commands`."""
+    """The path that deliveries are sent to. Clicks in Slack go to `.../actions` instead of `.../commands`."""
     workspace: str
     secrets: list[str]
-    """References."""
+    """References, never values."""
     rules: list[HookRule]
     owner: str
     settings: HookSettings
     disabled: bool
     revision: int
     unconfirmed: list[str]
-    """Who has made or changed it since a second person confirmed it: they stand behind its runs and signals."""
+    """Who has created or changed it since a second person confirmed it. They are involved in its runs and signals."""
     created_at: datetime
     updated_at: datetime
 
@@ -39,24 +39,24 @@ class DeliveryListItem(msgspec.Struct, frozen=True, kw_only=True):
     event: str
     received_at: datetime
     status: str
-    """received, done, ignored, duplicate, failed or set_aside (tried too often: replay it)."""
+    """received, done, ignored, duplicate, failed or set_aside (tried too often; a replay tries again)."""
     run_id: str | None
     note: str
-    """Why it is so, or was put off."""
+    """The reason for the status, or for a postponement."""
     replays: int
     tries: int
-    """How often it was begun to be carried out."""
+    """How often processing has begun."""
 
 
 class Delivery(DeliveryListItem, frozen=True, kw_only=True):
-    """A delivery with what it said."""
+    """A delivery with its headers and body."""
 
     headers: dict[str, str]
     body: Any
 
 
 class HookTrigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the run's trigger says, as templates; for GitHub what is left out is taken from the event."""
+    """The fields of the run's trigger, as templates. For GitHub the event provides missing fields."""
 
     ref: str | None = None
     repo: str | None = None
@@ -78,28 +78,28 @@ class HookRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     priority: int = 0
     concurrency_key: str | None = None
     supersede: bool = False
-    """Whether a newer run with the same key ends the older one; else it waits for it."""
+    """A newer run with the same key cancels the older one, instead of waiting for it."""
     workspace: str | None = None
     profile: str | None = None
     trigger: HookTrigger = HookTrigger()
     signal: str | None = None
     run: str | None = None
-    """An expression: the id of the run that gets the signal."""
+    """An expression for the id of the run that gets the signal."""
     data: Any = None
-    """What the signal says, as a template; nothing: the body."""
+    """The data of the signal, as a template. Default: the body."""
 
 
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a hook differs from others."""
+    """Options of a hook."""
 
     same_pr_within_5s: bool = False
-    """GitHub: any two deliveries for one pull request and one type of event within 5 seconds are one, whatever their
-    action and commit; else these count too."""
+    """GitHub: two deliveries for the same pull request and type of event within 5 seconds are duplicates, even if their actions or
+    commits differ."""
     known_authors_only: bool = False
-    """GitHub: nobody approves a run that an author, a pusher or a sender has caused whose login no person has."""
+    """GitHub: a run cannot be approved if its author, pusher or sender has a login that belongs to no person."""
     linked_only: bool = False
-    """Slack: commands are taken only from people who have linked their account."""
+    """Slack: only people who have linked their account may send commands."""
     channel: str | None = None
-    """Slack: the id of the channel in which open approvals are shown as cards, like C0123456789; with `token`."""
+    """Slack: the id of the channel that shows open approvals as cards, such as C0123456789. Needs `token`."""
     token: str | None = None
-    """Slack: the reference of the app's bot token (`chat:write`, and `channels:history` to look for what may have been posted)."""
+    """Slack: the reference of the app's bot token (`chat:write`, and `channels:history` to find cards that may have been posted)."""

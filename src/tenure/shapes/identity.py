@@ -1,36 +1,37 @@
-"""What tenants, clients, people and keys look like from outside.
+"""What tenants, clients, people, keys and confirmations look like from outside.
 
-Law: no shape holds a secret or its hash, except the two that hand one over once (`IssuedApiKey`, `Enrolment`).
+Law: no shape contains a secret or its hash, except `IssuedApiKey` and `Enrolment`, which show a new secret once.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from tenure.errors import Detail, TenureError
 from tenure.limits import INTEGER_MAX
 
 ENROLMENT_SECONDS = 72 * 3600.0
-"""How long an enrolment code works."""
+"""The default lifetime of an enrolment code."""
 OVERLAP_SECONDS = 24 * 3600.0
-"""How long a key works after it was rotated."""
+"""How long a rotated key continues to work, by default."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose runs they are."""
+    """A customer of an installation."""
 
     id: str
     name: str
     created_at: datetime
     closed_at: datetime | None
-    """Since when none of its keys works."""
+    """Since then none of its keys works."""
 
 
 class ApiClient(msgspec.Struct, frozen=True, kw_only=True):
-    """A program that asks."""
+    """A program with an account."""
 
     id: str
     name: str
@@ -41,64 +42,64 @@ class ApiClient(msgspec.Struct, frozen=True, kw_only=True):
     closed_at: datetime | None
     revision: int
     unconfirmed: list[str]
-    """Who has made or changed it since a second person confirmed it: they stand behind what it asks."""
+    """Who has created or changed it since a second person confirmed it. They are involved in what it requests."""
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody who asks and decides."""
+    """A human with an account."""
 
     id: str
     name: str
     roles: list[str]
     groups: list[str]
-    """Whose approvals this person can give."""
+    """The groups whose approvals this person can decide."""
     slack: str | None
-    """`team/user`, linked by that person."""
+    """The linked Slack account, as `team/user`."""
     github: str | None
-    """The login at GitHub: whose pull requests and pushes this person is behind."""
+    """The GitHub login. The person is involved in runs that its pull requests and pushes cause."""
     enrolment_until: datetime | None
-    """Until when an enrolment code waits to be used."""
+    """When the unused enrolment code expires."""
     created_at: datetime
     closed_at: datetime | None
     revision: int
     unconfirmed: list[str]
-    """Who has made, enrolled or promoted this person since a second administrator confirmed it: they count as one."""
+    """Who has created, enrolled or promoted this person since a second administrator confirmed it. They count as the same person."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A credential, without its secret."""
+    """A credential without its secret."""
 
     id: str
     owner_kind: str
     owner_id: str
     name: str
     roles: list[str] | None
-    """Fewer than its owner has; null: all of them."""
+    """A subset of its owner's roles. Null: all of them."""
     created_by: str
     created_at: datetime
     expires_at: datetime | None
     revoked_at: datetime | None
     used_at: datetime | None
-    """The hour in which it was last used."""
+    """The hour of its last use."""
     replaced_until: datetime | None
-    """Of one that was rotated: how long it still works."""
+    """Until when a rotated key continues to work."""
     unconfirmed: list[str]
-    """Who has made it, until a second person confirms it: they stand behind what is asked with it."""
+    """Who has created it, until a second person confirms it. They are involved in what is requested with it."""
 
 
 class IssuedApiKey(ApiKey, frozen=True, kw_only=True):
-    """A credential that was just made."""
+    """A new credential with its secret."""
 
     key: str
-    """What its owner sends after `Authorization: Bearer`. It is shown here and never again."""
+    """What its owner sends after `Authorization: Bearer`. It is shown only once."""
 
 
 class Enrolment(msgspec.Struct, frozen=True, kw_only=True):
-    """A one-time code by which a person gets a key."""
+    """A one-time code for a person's key."""
 
     person: str
     code: str
-    """For that person: `POST /enrolments` takes it once. It is shown here and never again."""
+    """`POST /enrolments` exchanges it for a key, once. It is shown only once."""
     expires_at: datetime
 
 
@@ -107,13 +108,13 @@ class SlackApp(msgspec.Struct, frozen=True, kw_only=True):
 
     team: str
     secrets: list[str]
-    """References of its signing secret."""
+    """References to its signing secret."""
     registered_by: str
     registered_at: datetime
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of who may do what."""
+    """A change of people, keys or settings."""
 
     seq: int
     kind: str
@@ -121,7 +122,7 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     about: dict[str, Any]
     hash: str
-    """Covers this line and the one before."""
+    """The hash of this entry and the previous hash."""
 
 
 class TenantAudit(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,35 +130,61 @@ class TenantAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     entries: list[AuditEntry]
     problems: list[str]
-    """Where the chain does not recompute. A server does not say."""
+    """The places where the chain does not recompute. A server does not report them."""
 
 
 class EnrolledPerson(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's own key."""
+    """The key of a person who has enrolled."""
 
     tenant: str
     person: str
     key: IssuedApiKey
     unconfirmed: list[str]
-    """Who counts as one with this person, until a second administrator confirms that it was them who have enrolled."""
+    """Who counts as the same person, until a second administrator confirms the enrolment."""
 
 
 class CapLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody may have at once; null: as much as there is."""
+    """The limits of a tenant, workspace or workflow. Null: no limit."""
 
     weight: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)] = 1
-    """Its share of the workers, beside others' weights."""
+    """Its share of the workers, relative to other weights."""
     max_concurrency: Count | None = None
-    """Leases at the same time."""
+    """Concurrent leases."""
     max_runs_per_min: Count | None = None
-    """Runs that start within a minute."""
     max_writes_per_run: Count | None = None
-    """Actions that one run does to the world; of a tenant and of a workflow."""
+    """Actions of one run. Applies to tenants and workflows."""
 
 
 class TenantCaps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of a tenant, and of its workspaces and workflows by name."""
+    """The limits of a tenant, and those of its workspaces and workflows by name."""
 
     tenant: CapLimits = CapLimits()
     workspaces: dict[str, CapLimits] = {}
     workflows: dict[str, CapLimits] = {}
+
+
+Confirmable = Literal["hook", "schedule", "workflow", "client", "key", "person"]
+
+
+class ConfirmationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a confirmation by a second person."""
+
+    kind: str
+    name: str
+    confirmed: list[str]
+    """Whose changes this confirmed. Empty if nothing was unconfirmed."""
+    unconfirmed: list[str]
+    """Whose changes still need confirmation by somebody else."""
+
+
+def check_version_named(kind: str, revision: int | None, version: str | None, digest: str | None) -> None:
+    """Refuse a confirmation that does not name the version that was looked at."""
+    wanted = {"workflow": {"version": version, "digest": digest}, "key": {}}.get(kind, {"revision": revision})
+    missing = [word for word, value in wanted.items() if value is None]
+    if missing:
+        group = {"person": "people", "schedule": "schedule"}.get(kind, f"{kind}s")
+        marks, options = " and ".join(missing), " ".join(f"--{word}" for word in missing)
+        problem = (
+            f"name the {marks} of the {kind} that you looked at ({options}); `tenure {group} show` prints it"
+        )
+        raise TenureError("INVALID_INPUT", problem, tuple(Detail(word, "is needed") for word in missing))

@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Some items of a list, and the cursor of the page after them."""
+    """Some items of a list, and the cursor of the next page."""
 
     items: list[T]
     next_cursor: str | None = None
-    """None: there are no more."""
+    """None: this is the last page."""

@@ -17,49 +17,50 @@ class PolicyVersion(msgspec.Struct, frozen=True, kw_only=True):
     published_at: datetime
     active: bool
     proposed_by: str | None
-    """Of one that somebody wants to be active: the person who does."""
+    """The person who proposed to activate it; another person must confirm."""
 
 
 class PolicyText(PolicyVersion, frozen=True, kw_only=True):
-    """A version with its text."""
+    """A version of a policy, with its text."""
 
     text: str
     """The file, byte for byte."""
 
 
 class Freeze(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is frozen: every act of it is denied."""
+    """A tenant, workflow or connector whose acts are all denied."""
 
     scope: str
     """`tenant`, `workflow` or `connector`."""
     name: str
-    """Of the workflow or connector; of the tenant its own."""
+    """The name of the workflow, connector or tenant."""
     thaw_proposed_by: str | None
-    """The person who wants it to thaw; another one must say so too."""
+    """The person who proposed to end the freeze; another person must confirm."""
 
 
 class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy said of one proposed action."""
+    """What a policy decided about one proposed action."""
 
     no: int
     step: str
     label: str
-    """Which act of its step it was."""
+    """Identifies the act within its step."""
     action: str
     at: datetime
     version: int
-    """Of the policy; 0: there was none."""
+    """The version of the policy. 0: there was none."""
     outcome: str
     rules: list[tuple[str, str]]
-    """The rules about the operation, and what each said; `not`: its condition did not hold."""
+    """The rules for the operation, each with its result. `not`: its condition was false."""
     reasons: dict[str, str]
-    """Why those that spoke say so, as far as the policy tells."""
+    """The reasons that the policy gives for its rules, by rule."""
     digest: str
     tier: str
     people: int
     group: str
     within_seconds: float | None
     error: str | None
-    """Why it was denied, where no rule said so."""
+    """Why it was denied, if no rule denied it."""
     request: Any = None
-    """Target and fields of what was denied or asked about, while they are kept. Those of an allowed action are in its receipt."""
+    """The target and fields of an action that was denied or needs approval, while they are stored. For an allowed action the receipt
+    has them."""

@@ -1,15 +1,15 @@
-"""What a receipt looks like from outside."""
+"""What receipts and undos look like from outside."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """An action on the world, and what became of it."""
+    """An action outside of Tenure, and its outcome."""
 
     id: str
     run_id: str
@@ -17,39 +17,78 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     step: str
     no: int
     label: str
-    """Which act of its step it was."""
+    """Identifies the act within its step."""
     try_no: int
     action: str
     state: str
     """intent, unknown, succeeded, failed, reversed or reused."""
     tier: str
     key: str
-    """The idempotency key, as it was passed on."""
+    """The idempotency key that was sent to the service."""
     digest: str
-    """Of what was proposed, and approved."""
+    """The digest of what was proposed and approved."""
     repeats: str
-    """native_key, sets_state, marker or none: how it may be done again."""
+    """How the action can be repeated safely: native_key, sets_state, marker or none."""
     reversible: bool
     approval_id: str | None
-    """The approval that it used up."""
+    """The approval that it consumed."""
     attempt: int
-    """The attempt of its step under whose lease the call was last intended."""
+    """The attempt of its step that last intended the call."""
     intended_at: datetime
     settled_at: datetime | None
     settled_by: str | None
-    """The person who said how it ended."""
+    """The person who settled it."""
     error: str | None
     retry_at: datetime | None
-    """Of a failed one: when it may be tried again."""
+    """When a failed action may be tried again."""
     expires_at: datetime | None
-    """Of an unknown one: until when its step waits for a person."""
+    """Until when the step waits for a person to settle an unknown action."""
     reverses: str | None
-    """The receipt that it took back."""
+    """The receipt that this action reversed."""
     reversed_by: str | None
     source: str | None
-    """Of one that was reused: the receipt whose effect it is."""
+    """If it was reused: the receipt of the action that took effect."""
     request: Any = None
     """Target and fields."""
     result: Any = None
     known: Any = None
-    """Of an unknown one: what is known, as it was told to people."""
+    """What is known about an unknown action, as people are shown it."""
+
+
+class UndoRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that undoes what another run did."""
+
+    run: str
+    status: str
+    created_at: datetime
+    requester: str
+    lines: tuple[UndoLine, ...]
+    """The outcome for each action, once the run has ended."""
+
+
+UndoOutcome = Literal["undone", "to_undo", "conflict", "failed", "cannot", "unsettled"]
+
+
+class UndoLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome, or the expected outcome, for one action."""
+
+    receipt: int
+    step: str
+    action: str
+    outcome: UndoOutcome
+    by: str = ""
+    """The operation that reverses it."""
+    note: str = ""
+    """Why it is not undone, or what a person should do."""
+
+
+class UndoResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an undo: its compensation log."""
+
+    run: str
+    lines: tuple[UndoLine, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no action needs a person's attention."""
+        return all(line.outcome in ("undone", "to_undo") for line in self.lines)

@@ -1,4 +1,4 @@
-"""What a run looks like from outside: the run, its summary in lists, its log lines, why it waits."""
+"""What a run looks like from outside: the run, its summary in lists, its log lines and files, the reason why it waits."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     profile: str
     status: str
     shown: str
+    """The status in the profile's words."""
     reason: str | None
     paused: bool
     parked: str | None
     steps_done: int
     steps_total: int
+    """The number of steps known so far."""
     labels: dict[str, Any]
     created_at: datetime
     finished_at: datetime | None
     seconds: float | None
+    """The duration of a run that has ended."""
     workspace: str = "default"
     repo: str | None = None
     started_at: datetime | None = None
     steps_skipped: int = 0
-    """Of those that are done: how many were skipped, because their condition was false."""
+    """How many of `steps_done` were skipped, because their condition was false."""
 
 
 class RunPage(list[RunSummary]):
-    """Runs of a list, newest first, and where the next of them are."""
+    """Runs of a list, newest first, and the cursor of the next page."""
 
     next_cursor: str | None = None
-    """Give it as `cursor` with the same conditions; None: there are no more."""
+    """Pass it as `cursor` with the same conditions. None: this is the last page."""
 
 
 class RunLogLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,50 +57,40 @@ class RunLogLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignalResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an event that was delivered."""
+    """The result of delivering an event."""
 
     taken: bool
-    """Whether a wait has taken it; else it is kept for one."""
+    """Whether a wait has taken the event. If not, it is kept for a later wait."""
     again: bool
-    """Whether this event had been delivered before."""
+    """Whether this event was delivered before."""
     awaited: tuple[str, ...] = ()
-    """The other events that the run waits for now, where nobody has taken this one."""
+    """If the event was not taken: the events that the run waits for now."""
 
 
 class ReportStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody said of a run: their word, and no state of it."""
+    """A person's statement that the end of a run was reported. It does not change the run's status."""
 
     by: str
     at: datetime
 
 
 class SkippedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that was not done."""
+    """A step that its condition skipped."""
 
     step: str
     reason: str
     condition: str | None = None
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run."""
+class Run(RunSummary, frozen=True, kw_only=True):
+    """A run with everything that is known about it."""
 
-    id: str
-    workflow: str
     code_version: str
-    profile: str
     tenant: str
     workspace: str
-    status: str
-    shown: str
-    """The status in the profile's words."""
-    reason: str | None
-    paused: bool
-    parked: str | None
     cancel_requested: bool
     priority: int
     concurrency_key: str | None
-    labels: dict[str, Any]
     metadata: dict[str, Any] = {}
     requester: str
     trigger: str
@@ -108,35 +101,24 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     resume_count: int
     rerun_of: str | None
     attempt_no: int
-    steps_total: int
-    """How many are known so far."""
-    steps_done: int
-    steps_skipped: int = 0
-    """Of those that are done: how many were skipped, because their condition was false."""
     skipped: tuple[SkippedStep, ...] = ()
-    """Which ones, and why."""
     events: int
-    created_at: datetime
     started_at: datetime | None
-    finished_at: datetime | None
     deadline_at: datetime | None
-    seconds: float | None
-    """How long it took, once it has ended."""
     sealed: bool
     input: Any = None
     output: Any = None
-    """Its result; None until it has succeeded. What its steps made is theirs."""
+    """The run's result; None until it has succeeded. Steps have outputs of their own."""
     error: Any = None
     restarted_as: str | None = None
-    """The run that it went on as (`tenure.restart`)."""
+    """The run that continues this one (`tenure.restart`)."""
     reported_at: datetime | None = None
-    """When the status reporter told the world how it ended."""
+    """When the status reporter reported how the run ended."""
     reported_statement: ReportStatement | None = None
-    """Who said by hand that the world was told, and when. The status does not follow it."""
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended, however."""
+        """Whether the run has ended, in any status."""
         return self.finished_at is not None
 
 
@@ -163,7 +145,7 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     workflow: Name
     version: Name | None = None
-    """Default: the newest that is registered."""
+    """Default: the newest registered version."""
     input: dict[str, Any] = {}
     labels: dict[str, str] = {}
     metadata: dict[str, Any] = {}
@@ -173,18 +155,18 @@ class StartRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workspace: Name = "default"
     trigger: RunTrigger = API_TRIGGER
     concurrency_key: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)] | None = None
-    """Of the runs with one key, one is under way at a time."""
+    """Of the runs with the same key, one is active at a time."""
     supersede: bool = False
-    """Cancel the older runs with that key instead of waiting for them."""
+    """Cancel older runs with the same key instead of waiting for them."""
     not_before: datetime | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] | str | None = None
-    """Seconds, or a text like `5m`."""
+    """Seconds, or a text such as `5m`."""
     budget: Annotated[str, msgspec.Meta(pattern=f"^{money.PATTERN}$")] | None = None
-    """What the run may cost, like `5 USD`. It ends with BUDGET_EXCEEDED when it has spent more."""
+    """The most the run may spend, such as `5 USD`. If it spends more, it ends with BUDGET_EXCEEDED."""
 
 
 class RunCreated(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that was made."""
+    """A run that was created."""
 
     id: str
     workflow: str
@@ -193,12 +175,12 @@ class RunCreated(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str
     status: str
     shown: str
-    """What its profile calls that."""
+    """The status in the profile's words."""
     created_at: datetime
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The reason, as a word for programs and a sentence for people."""
+    """Why a run waits: a word for programs and a sentence for people."""
 
     reason: str
     """finished, canceling, paused, parked, planning, delayed, key, rate, working, cap, worker, turn, approval, event,
@@ -206,3 +188,23 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     text: str
     step: str | None = None
     until: datetime | None = None
+
+
+ArtifactState = Literal["accepted", "pending", "failed", "late"]
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A named file of a run."""
+
+    name: str
+    step: str
+    attempt: int
+    state: ArtifactState
+    """accepted: its attempt succeeded. pending: its attempt is running. failed: its attempt did not succeed. late: see `late`."""
+    size: int
+    digest: str
+    content_type: str
+    worker: str
+    uploaded_at: datetime
+    late: bool
+    """Uploaded after the lease had ended. It is kept as evidence and has changed nothing."""

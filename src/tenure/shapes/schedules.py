@@ -9,7 +9,7 @@ import msgspec
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it is shown."""
+    """A cron expression that starts runs of a workflow."""
 
     name: str
     workflow: str
@@ -17,7 +17,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     zone: str
     paused: bool
     next_at: datetime | None
-    """None while it is paused, and when it has no slot any more."""
+    """None if it is paused or has no further slot."""
     last_slot: datetime | None
     catch_up: str
     catch_up_max: int
@@ -34,4 +34,4 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     revision: int
     unconfirmed: list[str]
-    """Who has made or changed it since a second person confirmed it: they stand behind its runs."""
+    """Who has created or changed it since a second person confirmed it. They are involved in its runs."""

@@ -11,7 +11,7 @@ from tenure.shapes.costs import StepCost
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """A try that failed or was lost, or the one that took over from a lost one."""
+    """An attempt that failed or was lost, or the attempt that took over from a lost one."""
 
     step: str
     at: datetime
@@ -24,40 +24,38 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Code and message."""
         return ": ".join(part for part in (self.code, self.message) if part)
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One try of a step."""
+    """One execution of a step."""
 
     n: int
     state: str
     worker: str | None = None
     lease: str | None = None
-    """The state of its lease; what was recorded in a body has none of its own."""
+    """The state of its lease. A checkpoint has no lease of its own."""
     lease_until: datetime | None = None
     heartbeat_at: datetime | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     reason: str | None = None
     message: str = ""
-    """What went wrong, where that was told."""
     progress: str = ""
     costs: tuple[StepCost, ...] = ()
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable sub-result of a step."""
+    """A durable result inside a step."""
 
     key: str
     step: str
-    """The step it was recorded in."""
+    """The step that recorded it."""
     no: int
     state: str
     """started, done or failed."""
     attempt: int
-    """The try of its step that recorded it."""
+    """The attempt of the step that recorded it."""
     tries: int
     retry_at: datetime | None
     resumable: bool
@@ -67,14 +65,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None
     costs: tuple[StepCost, ...]
     code: str | None
-    """Of a failed one."""
+    """The error code, if it failed."""
     input: Any = None
     output: Any = None
     error: Any = None
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A step: leased, a gate, a checkpoint, a wait or a child."""
+    """A step: leased work, a gate, a checkpoint, a wait or a child run."""
 
     name: str
     kind: str
@@ -86,35 +84,35 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     required: bool = True
     needs: tuple[str, ...] = ()
     within: str | None = None
-    """The step it was recorded in, where that is one of the list."""
+    """The step that recorded it, if that step is in the list."""
     attempt: int = 0
-    """The number of its newest try."""
+    """The number of its newest attempt."""
     attempts_max: int | None = None
     worker: str | None = None
     progress: str = ""
     lease_until: datetime | None = None
     retry_at: datetime | None = None
     until: datetime | None = None
-    """Of a wait: when it ends by itself."""
+    """When a wait expires."""
     reason: str | None = None
     skipped: bool = False
-    """Whether it succeeded without being done, because its condition was false (reason CONDITION_FALSE)."""
+    """It succeeded without being executed, because its condition was false (reason CONDITION_FALSE)."""
     condition: str | None = None
-    """Its condition, as its workflow file has it."""
+    """Its condition in the workflow file."""
     last_error: str | None = None
     last_failure: str | None = None
-    """Of a step that needed several tries: what the last one that failed said."""
+    """The error of its last failed attempt, if it needed several."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     seconds: float | None = None
-    """How long it took; of a step with several tries, its last."""
+    """The duration of its last attempt."""
     agent: str | None = None
     costs: tuple[StepCost, ...] = ()
     child: str | None = None
     """The run that it started."""
     question: Any = None
-    """Of an approval: what people are shown."""
+    """What an approval asks."""
     note: Any = None
-    """What was said with a decision."""
+    """The reason given with a decision."""
     output: Any = None
     error: Any = None

@@ -17,8 +17,8 @@ class RegisteredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     registered_at: datetime
     registered_by: str
-    """Whose credential, or which local account, has registered it."""
+    """The credential or local account that registered it."""
     unconfirmed: list[str]
-    """The people who stand behind it, until a second person confirms it."""
+    """Who is involved in its runs until a second person confirms it."""
     definition: Any
-    """Of a declared one its document; of code what is known of it."""
+    """A declared workflow's document, or the description of a workflow in Python."""

@@ -14,7 +14,7 @@ from tenure.kernel.artifact_rules import artifact_state, lease_ended_at
 from tenure.kernel.run_rows import AttemptRow, RunRow
 from tenure.kernel.server_rows import ArtifactRow
 from tenure.limits import ARTIFACTS_PER_RUN_MAX
-from tenure.shapes.artifacts import ArtifactState
+from tenure.shapes.runs import ArtifactState
 from tenure.store.port import Query, RowType, Store, Transaction
 from tenure.store.transactions import run_transaction
 

@@ -12,7 +12,7 @@ from tenure.cli.common.session import By, RunArg, Tenant, call_backend, caller_i
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
-    from tenure.shapes.undo import UndoLine, UndoResult
+    from tenure.shapes.receipts import UndoLine, UndoResult
 
 _WORDS = {
     "to_undo": "would be undone by",

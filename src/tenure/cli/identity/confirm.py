@@ -12,7 +12,7 @@ from tenure.cli.common.session import Tenant, call_backend
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
-    from tenure.shapes.confirmations import ConfirmationResult
+    from tenure.shapes.identity import ConfirmationResult
 
 _EPILOG = """
 Look at it, then confirm what you have looked at:
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _known(given: str) -> str:
-    from tenure.shapes.confirmations import Confirmable
+    from tenure.shapes.identity import Confirmable
 
     if given not in get_args(Confirmable):
         raise typer.BadParameter(f"'{given}' is not one of {', '.join(get_args(Confirmable))}")

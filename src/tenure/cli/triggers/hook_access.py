@@ -16,8 +16,8 @@ from tenure.cli.common.session import caller_id
 from tenure.cli.identity.shared import call_local_or_server, database_owner
 from tenure.errors import TenureError
 from tenure.limits import MOMENT_US_MAX
+from tenure.services.hooks.events import show_delivery, show_hook, summarize_delivery
 from tenure.services.hooks.intake import DeliveryStatus, HookIntake
-from tenure.services.hooks.views import show_delivery, show_hook, summarize_delivery
 from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook
 from tenure.store.hook_deliveries import HookDeliveries
 from tenure.store.identity import AdminChange, Identity

@@ -13,6 +13,7 @@ from litestar import Response, delete, get, post, put
 from litestar.params import FromPath, JSONBody
 
 from tenure.engine import Engine
+from tenure.errors import field_error
 from tenure.reads.identity import show_person
 from tenure.server.idempotency import idempotent
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
@@ -21,7 +22,6 @@ from tenure.server.routes.identity import ConfirmedPerson, ConfirmRequest, Group
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.principals import OPERATOR_TENANT, Role
 from tenure.services.identity.tenants import SLACK_SECRETS_MAX, Tenants
-from tenure.services.identity.validation import invalid_field
 from tenure.shapes.identity import AuditEntry, Enrolment, Person, SlackApp, Tenant, TenantCaps
 from tenure.shapes.pages import Page
 
@@ -163,7 +163,7 @@ async def set_slack_app(
     for at, reference in enumerate(data.secrets):
         problem = request.service.secrets.problem(reference, tenant_id)
         if problem is not None:
-            raise invalid_field(f"secrets[{at}]", problem)
+            raise field_error(f"secrets[{at}]", problem)
     return await _tenants(request).set_slack_app(tenant_id, team_id, data.secrets)
 
 

@@ -19,9 +19,9 @@ from tenure.server.idempotency import idempotent
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, decode_cursor, encode_cursor
 from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmRequest
+from tenure.services.hooks.events import show_delivery, show_hook, summarize_delivery
 from tenure.services.hooks.intake import DeliveryStatus
 from tenure.services.hooks.rules import find_problems
-from tenure.services.hooks.views import show_delivery, show_hook, summarize_delivery
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.ownership import resolve_owner
 from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook, HookRule, HookSettings

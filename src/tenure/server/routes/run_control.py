@@ -21,7 +21,7 @@ from tenure import ids
 from tenure.canonical import canonical
 from tenure.clock import us
 from tenure.engine import Engine
-from tenure.errors import TenureError
+from tenure.errors import TenureError, field_error
 from tenure.kernel import commands as c
 from tenure.kernel.decide.idempotency import key_expired_error
 from tenure.kernel.run_rows import CLOSED_RUN
@@ -34,7 +34,7 @@ from tenure.server.request import ApiRequest
 from tenure.server.routes.run_creation import IN_PROCESS
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.plans import encode_json_object
-from tenure.services.run_creation import answer_created, api_caller, invalid_field
+from tenure.services.run_creation import answer_created, api_caller
 from tenure.shapes.runs import ReportStatement, RunCreated, SignalResult
 
 CANCELED_AT_ONCE_MAX = 10_000
@@ -397,7 +397,7 @@ async def _fitting(engine: Engine, asked: CancelFilter) -> list[int]:
         found += [run.id for run in runs if run.status not in CLOSED_RUN and run.cancel_at is None]
         if len(found) > CANCELED_AT_ONCE_MAX:
             said = f"more than {CANCELED_AT_ONCE_MAX} runs fit; narrow the filter"
-            raise invalid_field("filter", said)
+            raise field_error("filter", said)
     return found
 
 
@@ -406,14 +406,14 @@ def _labels(given: str | list[str] | None) -> dict[str, str]:
     for one in [given] if isinstance(given, str) else given or []:
         name, equals, value = one.partition("=")
         if not name or not equals:
-            raise invalid_field("filter.label", "a label is key=value")
+            raise field_error("filter.label", "a label is key=value")
         made[name] = value
     return made
 
 
 def _moment(field: str, moment: datetime) -> int:
     if moment.tzinfo is None:
-        raise invalid_field(f"filter.{field}", "a moment has its offset, like 2026-02-14T08:00:00Z")
+        raise field_error(f"filter.{field}", "a moment has its offset, like 2026-02-14T08:00:00Z")
     return us(moment.timestamp())
 
 

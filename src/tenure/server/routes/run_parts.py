@@ -39,10 +39,9 @@ from tenure.server.paging import (
 )
 from tenure.server.request import ApiRequest
 from tenure.server.routes.runs import ProfileName
-from tenure.shapes.artifacts import Artifact
 from tenure.shapes.documents import CheckpointDocument, StepDocument
 from tenure.shapes.events import Event
-from tenure.shapes.runs import Explanation, RunLogLine
+from tenure.shapes.runs import Artifact, Explanation, RunLogLine
 from tenure.shapes.steps import Attempt, Checkpoint, FailedAttempt, Step
 
 After = Annotated[

@@ -16,8 +16,8 @@ from tenure.server.request import ApiRequest
 from tenure.server.routes.run_control import start_from_run
 from tenure.server.routes.run_creation import IN_PROCESS
 from tenure.services.idempotency import HeldRecord, StoredResponse
+from tenure.shapes.receipts import UndoResult, UndoRun
 from tenure.shapes.runs import RunCreated
-from tenure.shapes.undo import UndoResult, UndoRun
 
 
 class UndoRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -46,7 +46,7 @@ from tenure.sdk import codec
 from tenure.server.error_responses import to_tenure_error
 from tenure.server.runner.authorization import RunnerAuthorization, needs_authorization
 from tenure.server.runner.lease_tokens import LeaseTickets
-from tenure.services.catalog import check_registration
+from tenure.services.catalog import load_registered
 from tenure.services.identity.principals import Principal
 from tenure.store.artifacts import put_artifact
 from tenure.store.log_lines import append_log_lines, write_log_lines
@@ -596,5 +596,5 @@ def _checked(about: tuple[str, str, str, Any], entry: p.WorkflowEntry) -> tuple[
     """The text and digest of a workflow. Raises WORKFLOW_INVALID if it could not be started."""
     text = msgspec.json.encode(entry.definition, order="sorted").decode()
     digest = entry.digest or sha256(canonical(entry.definition)).hexdigest()
-    check_registration(WorkflowRow(*about, text, digest, 0))
+    load_registered(WorkflowRow(*about, text, digest, 0))
     return text, digest

@@ -1,10 +1,10 @@
-"""What a hook was told, read: its id, its key, its event, and what rules look at.
+"""Parsing of deliveries: id, key, event, and the values that rules use; and hooks and deliveries as shapes.
 
 Laws:
-1. Only bytes whose signature was checked are read here. What cannot be read is REQUEST_MALFORMED, and nothing is kept.
-2. What is kept can be read again later, by another process, with the same result: `rule_scope`.
-3. No credential is kept: of the headers those that rules need, of Slack's form neither its token nor its answer address.
-4. A delivery's id can stand in a path.
+1. Only bodies with a valid signature are parsed. A malformed body is REQUEST_MALFORMED, and nothing is stored.
+2. A stored delivery can be parsed later by another process, with the same result (`rule_scope`).
+3. No credential is stored: only the headers that rules need, and Slack's form without its token and response URL.
+4. A delivery's id can be part of a URL path.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tenure.canonical import decode_json
+from tenure.clock import to_datetime
 from tenure.errors import TenureError
-from tenure.kernel.server_rows import DeliveryRow
+from tenure.ids import run_text
+from tenure.kernel.server_rows import DeliveryRow, HookRow
 from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
+from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook, HookRule, HookSettings
+from tenure.store.hook_deliveries import DeliveryHeader
 
 _ID = re.compile(r"[A-Za-z0-9._~:@+=-]{1,150}")
 _EVENT = re.compile(r"[\x20-\x7e]{1,200}")
-_KEPT = {
+_STORED_HEADERS = {
     "github": re.compile(r"x-github-.*|content-type|user-agent"),
     "slack": re.compile(r"content-type|user-agent|x-slack-request-timestamp|x-slack-retry-.*"),
     "generic": re.compile(r"webhook-id|webhook-timestamp|ce-.*|content-type|user-agent"),
 }
-_NOT_KEPT = frozenset({"token", "response_url"})
+_SECRET_FIELDS = frozenset({"token", "response_url"})
 _FORM = "application/x-www-form-urlencoded"
 CLOUDEVENTS = "application/cloudevents+json"
 FIELDS_MAX = 100
 
 
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One delivery, read."""
-
     id: str
     key: str
     event: str
     headers: dict[str, str]
     body: bytes
-    """What is kept: the raw bytes, or of Slack what is not secret."""
+    """The stored body: the raw bytes, or Slack's fields without secrets."""
     digest: bytes
     """SHA-256 of the raw bytes."""
     fingerprint: str | None = None
     alike: bool = False
-    """Whether the same bytes under another id are the same delivery."""
+    """Whether the same bytes with another id are the same delivery."""
     signed: str | None = None
-    """Where the id is not what was signed: the key of the message that was."""
+    """If the signature does not cover the id: the key of the signed message."""
 
     def delivery(self, hook_id: str, tenant: str) -> DeliveryRow:
-        """As it is taken down."""
         headers = msgspec.json.encode(self.headers, order="sorted").decode()
         return DeliveryRow(
             hook_id,
@@ -70,12 +71,11 @@ class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def malformed_request(why: str) -> TenureError:
-    """What cannot be read."""
     return TenureError("REQUEST_MALFORMED", why)
 
 
 def decode_body(body: bytes) -> Any:
-    """JSON with no name twice in one object, or REQUEST_MALFORMED."""
+    """The value of a JSON body; REQUEST_MALFORMED if an object has a name twice."""
     try:
         return decode_json(body)
     except RecursionError:
@@ -85,19 +85,19 @@ def decode_body(body: bytes) -> Any:
 
 
 def decode_form(body: bytes) -> dict[str, str]:
-    """A form's fields, or REQUEST_MALFORMED."""
     try:
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        return dict(
+            parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX, errors="strict")
+        )
     except (ValueError, UnicodeDecodeError):
         raise malformed_request("the body is not a form in UTF-8") from None
-    return dict(pairs)
 
 
-def _kept(kind: str, headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if _KEPT[kind].fullmatch(name)}
+def _stored_headers(kind: str, headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if _STORED_HEADERS[kind].fullmatch(name)}
 
 
-def _content(headers: Mapping[str, str]) -> str:
+def _content_type(headers: Mapping[str, str]) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -105,81 +105,79 @@ def _content(headers: Mapping[str, str]) -> str:
 
 
 def parse_github(headers: Mapping[str, str], body: bytes, *, by_letter: bool) -> HookEvent:
-    """A delivery of GitHub: keyed `github:{delivery id}` (GWI-07)."""
+    """A delivery from GitHub. Its key is `github:{delivery id}` (GWI-07)."""
     delivery, event = headers.get("x-github-delivery", ""), headers.get("x-github-event", "")
     if not _ID.fullmatch(delivery):
         raise malformed_request("X-GitHub-Delivery is missing or not an id")
     if not _EVENT.fullmatch(event):
         raise malformed_request("X-GitHub-Event is missing or not the name of an event")
-    said = _github_body(headers, body)
+    payload = _github_body(headers, body)
     return HookEvent(
         id=delivery,
         key=f"github:{delivery}",
         event=event,
-        headers=_kept("github", headers),
+        headers=_stored_headers("github", headers),
         body=body,
         digest=sha256(body).digest(),
-        fingerprint=_fingerprint(event, said, by_letter=by_letter),
+        fingerprint=_fingerprint(event, payload, by_letter=by_letter),
         alike=True,
     )
 
 
 def _github_body(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
-    if _content(headers) == _FORM:
+    if _content_type(headers) == _FORM:
         body = decode_form(body).get("payload", "").encode()
-    said = decode_body(body)
-    if not isinstance(said, dict):
-        raise malformed_request("an event of GitHub is a JSON object")
-    return said
+    payload = decode_body(body)
+    if not isinstance(payload, dict):
+        raise malformed_request("a GitHub event must be a JSON object")
+    return payload
 
 
 def _at(value: Any, *names: str) -> Any:
-    """What lies at a path, or None."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
-def _fingerprint(event: str, said: dict[str, Any], *, by_letter: bool) -> str | None:
-    """What makes two deliveries the same within seconds (GWI-13, decision 9): the pull request and the event's type, and
-    (unless a hook keeps to the letter) its action and the head commit. Of a push: the ref and the commit."""
-    repo = _at(said, "repository", "full_name")
-    number = _at(said, "pull_request", "number")
-    if by_letter and number is None and _at(said, "issue", "pull_request") is not None:
-        number = _at(said, "issue", "number")
+def _fingerprint(event: str, payload: dict[str, Any], *, by_letter: bool) -> str | None:
+    """Two deliveries with the same fingerprint within seconds are duplicates (GWI-13, rule 9). It covers the pull request and the type of
+    the event, and unless `by_letter` its action and head commit; for a push the ref and the commit."""
+    repo = _at(payload, "repository", "full_name")
+    number = _at(payload, "pull_request", "number")
+    if by_letter and number is None and _at(payload, "issue", "pull_request") is not None:
+        number = _at(payload, "issue", "number")
     if number is not None:
         parts = [event, repo, number]
         if not by_letter:
-            parts += [_at(said, "action"), _at(said, "pull_request", "head", "sha")]
+            parts += [_at(payload, "action"), _at(payload, "pull_request", "head", "sha")]
     elif event == "push":
-        parts = [event, repo, _at(said, "ref"), _at(said, "after")]
+        parts = [event, repo, _at(payload, "ref"), _at(payload, "after")]
     else:
         return None
     return sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def github_trigger(said: Any) -> dict[str, str]:
-    """What an event of GitHub tells of a run's trigger."""
+def github_trigger(payload: Any) -> dict[str, str]:
     found = {
-        "repo": _at(said, "repository", "full_name"),
-        "pr_id": _at(said, "pull_request", "number") or _at(said, "issue", "number"),
-        "pr_url": _at(said, "pull_request", "html_url"),
-        "commit": _at(said, "pull_request", "head", "sha") or _at(said, "after"),
+        "repo": _at(payload, "repository", "full_name"),
+        "pr_id": _at(payload, "pull_request", "number") or _at(payload, "issue", "number"),
+        "pr_url": _at(payload, "pull_request", "html_url"),
+        "commit": _at(payload, "pull_request", "head", "sha") or _at(payload, "after"),
     }
     return {name: str(value) for name, value in found.items() if isinstance(value, str | int)}
 
 
-def github_people(said: Any) -> list[str]:
-    """The logins of those behind an event of GitHub: who wrote the pull request or a commit, who pushed, who did what it tells of."""
+def github_people(payload: Any) -> list[str]:
+    """The logins behind a GitHub event: the authors of the pull request and of commits, the pusher and the sender."""
     found = [
-        _at(said, "pull_request", "user", "login"),
-        _at(said, "issue", "user", "login"),
-        _at(said, "pusher", "name"),
-        _at(said, "sender", "login"),
-        _at(said, "head_commit", "author", "username"),
-        _at(said, "head_commit", "committer", "username"),
+        _at(payload, "pull_request", "user", "login"),
+        _at(payload, "issue", "user", "login"),
+        _at(payload, "pusher", "name"),
+        _at(payload, "sender", "login"),
+        _at(payload, "head_commit", "author", "username"),
+        _at(payload, "head_commit", "committer", "username"),
     ]
-    commits = _at(said, "commits")
+    commits = _at(payload, "commits")
     for commit in commits if isinstance(commits, list) else ():
         found += [_at(commit, who, "username") for who in ("author", "committer")]
     people = dict.fromkeys(login for login in found if isinstance(login, str))
@@ -190,7 +188,7 @@ def github_people(said: Any) -> list[str]:
 
 
 def parse_slack_command(headers: Mapping[str, str], body: bytes) -> HookEvent:
-    """A command typed in Slack: keyed `slack:{team_id}:{trigger_id}` (GWI-09)."""
+    """A command in Slack. Its key is `slack:{team_id}:{trigger_id}` (GWI-09)."""
     fields = decode_form(body)
     command = fields.get("command", "")
     if not _EVENT.fullmatch(command):
@@ -199,24 +197,29 @@ def parse_slack_command(headers: Mapping[str, str], body: bytes) -> HookEvent:
 
 
 def slack_account(fields: Mapping[str, Any]) -> str:
-    """The account that has typed a command, as `slack:TEAM/USER`; `?` for what is no id of Slack's."""
+    """The account that sent a command, as `slack:TEAM/USER`, with `?` for an invalid id."""
     parts = [str(fields.get(name, "")) for name in ("team_id", "user_id")]
     return "slack:" + "/".join(part if _ID.fullmatch(part) else "?" for part in parts)
 
 
 def parse_slack_action(headers: Mapping[str, str], body: bytes) -> tuple[HookEvent, dict[str, Any]]:
-    """A click in Slack, and what was clicked."""
-    said = decode_body(decode_form(body).get("payload", "").encode())
-    if not isinstance(said, dict):
+    """A click in Slack, and its payload."""
+    payload = decode_body(decode_form(body).get("payload", "").encode())
+    if not isinstance(payload, dict):
         raise malformed_request("`payload` is not a JSON object")
-    told = _slack(
-        headers, body, _at(said, "team", "id"), said.get("trigger_id"), str(said.get("type"))[:100], said
+    event = _slack(
+        headers,
+        body,
+        _at(payload, "team", "id"),
+        payload.get("trigger_id"),
+        str(payload.get("type"))[:100],
+        payload,
     )
-    return told, said
+    return event, payload
 
 
 def _slack(
-    headers: Mapping[str, str], body: bytes, team: Any, trigger: Any, event: str, said: dict[str, Any]
+    headers: Mapping[str, str], body: bytes, team: Any, trigger: Any, event: str, payload: dict[str, Any]
 ) -> HookEvent:
     for name, value in (("team", team), ("trigger_id", trigger)):
         if not isinstance(value, str) or not _ID.fullmatch(value):
@@ -225,8 +228,10 @@ def _slack(
         id=str(trigger),
         key=f"slack:{team}:{trigger}",
         event=event if _EVENT.fullmatch(event) else "action",
-        headers=_kept("slack", headers),
-        body=msgspec.json.encode({name: value for name, value in said.items() if name not in _NOT_KEPT}),
+        headers=_stored_headers("slack", headers),
+        body=msgspec.json.encode(
+            {name: value for name, value in payload.items() if name not in _SECRET_FIELDS}
+        ),
         digest=sha256(body).digest(),
     )
 
@@ -235,64 +240,56 @@ def _slack(
 
 
 def parse_generic(hook_id: str, headers: Mapping[str, str], body: bytes) -> HookEvent:
-    """A Standard Webhook; a CloudEvent is keyed by its source and id, any other by its webhook-id. (Ids are the senders'
-    own, so the hook is part of the key.)"""
-    event, signed = _envelope(headers, body), None
+    """A Standard Webhook. The key of a CloudEvent is its source and id, that of any other event its webhook-id. (Senders choose these ids,
+    so the hook is part of the key.)"""
+    given, signed = headers.get("webhook-id", ""), None
+    key = _key("webhook", hook_id, given)
+    event = _cloud_event(headers, body)
     if event is not None:
-        signed = _short("webhook", hook_id, headers.get("webhook-id", ""))
         source, name = _attribute(event, "source"), _attribute(event, "id")
-        if " " in source:  # else two events could have one key
-            raise malformed_request("a CloudEvent's 'source' is a URI: it has no space")
-        given = f"{source} {name}"
+        if " " in source:  # otherwise two events could have the same key
+            raise malformed_request("the 'source' of a CloudEvent must be a URI without spaces")
+        given, signed = f"{source} {name}", key
         delivery = f"ce_{sha256(given.encode()).hexdigest()[:40]}"
-        key = _short("cloudevents", hook_id, given)
+        key = _key("cloudevents", hook_id, given)
         kind = _attribute(event, "type")
     else:
-        given = headers.get("webhook-id", "")
         delivery = given if _ID.fullmatch(given) else f"id_{sha256(given.encode()).hexdigest()[:40]}"
-        key = _short("webhook", hook_id, given)
-        kind = _type(decode_body(body))
+        kind = _at(decode_body(body), "type")
+        if not (isinstance(kind, str) and 0 < len(kind) <= NAME_CHARS_MAX and kind.isprintable()):
+            kind = "webhook"
     return HookEvent(
         id=delivery,
         key=key,
         event=kind,
-        headers=_kept("generic", headers),
+        headers=_stored_headers("generic", headers),
         body=body,
         digest=sha256(body).digest(),
         signed=signed,
     )
 
 
-def _short(kind: str, hook_id: str, given: str) -> str:
-    """A key that is printable and not too long."""
+def _key(kind: str, hook_id: str, given: str) -> str:
+    """A printable key with a limited length."""
     key = f"{kind}:{hook_id}:{given}"
     if len(key) <= KEY_CHARS_MAX - 20 and key.isprintable():
         return key
     return f"{kind}:{hook_id}:sha256:{sha256(given.encode()).hexdigest()}"
 
 
-def _type(said: Any) -> str:
-    kind = _at(said, "type")
-    return (
-        kind
-        if isinstance(kind, str) and 0 < len(kind) <= NAME_CHARS_MAX and kind.isprintable()
-        else "webhook"
-    )
-
-
 def _attribute(event: Mapping[str, Any], name: str) -> str:
     value = event.get(name)
     if not isinstance(value, str) or not value or len(value) > 1_000 or not value.isprintable():
-        raise malformed_request(f"a CloudEvent's {name!r} is a short, printable text")
+        raise malformed_request(f"the {name!r} of a CloudEvent must be a short, printable text")
     return value
 
 
-def _envelope(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
-    """A CloudEvent in its JSON form, however it was sent; None: it is none."""
-    if _content(headers) == CLOUDEVENTS:
+def _cloud_event(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
+    """A CloudEvent in its JSON form, in either mode; None if the request is not a CloudEvent."""
+    if _content_type(headers) == CLOUDEVENTS:
         event = decode_body(body)
         if not isinstance(event, dict):
-            raise malformed_request("a CloudEvent is a JSON object")
+            raise malformed_request("a CloudEvent must be a JSON object")
         return event
     if "ce-specversion" not in headers:
         return None
@@ -304,15 +301,14 @@ def _envelope(headers: Mapping[str, str], body: bytes) -> dict[str, Any] | None:
 
 
 def rule_scope(kind: str, delivery: DeliveryRow) -> dict[str, Any]:
-    """What rules look at (law 2)."""
+    """The values that rules use (law 2)."""
     headers = msgspec.json.decode(delivery.headers, type=dict[str, str])
+    body: Any = None
     if kind == "github":
-        body: Any = _github_body(headers, delivery.body)
-    elif kind == "slack":
-        body = decode_body(delivery.body)
-    else:
-        body = _envelope(headers, delivery.body)
-        body = decode_body(delivery.body) if body is None else body
+        body = _github_body(headers, delivery.body)
+    elif kind != "slack":
+        body = _cloud_event(headers, delivery.body)
+    body = decode_body(delivery.body) if body is None else body
     action = _at(body, "action")
     if kind == "slack":
         action = next(iter(str(_at(body, "text") or "").split()), "")
@@ -322,3 +318,54 @@ def rule_scope(kind: str, delivery: DeliveryRow) -> dict[str, Any]:
         "body": body,
         "headers": headers,
     }
+
+
+# -------------------------------------------------------------------------------------------------- shapes
+
+_ADDRESS = {
+    "github": "/hooks/github/{}",
+    "slack": "/hooks/slack/{}/commands",
+    "generic": "/hooks/generic/{}",
+}
+
+
+def show_hook(hook: HookRow) -> Hook:
+    return Hook(
+        id=hook.id,
+        kind=hook.kind,
+        name=hook.name,
+        address=_ADDRESS[hook.kind].format(hook.id),
+        workspace=hook.workspace,
+        secrets=msgspec.json.decode(hook.secrets),
+        rules=msgspec.json.decode(hook.rules, type=list[HookRule]),
+        owner=hook.owner,
+        settings=msgspec.json.decode(hook.settings, type=HookSettings),
+        disabled=hook.disabled,
+        revision=hook.revision,
+        unconfirmed=hook.unconfirmed.split(),
+        created_at=to_datetime(hook.created_at),
+        updated_at=to_datetime(hook.updated_at),
+    )
+
+
+def _item(row: DeliveryHeader | DeliveryRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "key": row.name,
+        "event": row.event,
+        "received_at": to_datetime(row.received_at),
+        "status": row.status,
+        "run_id": None if row.run_id is None else run_text(row.run_id),
+        "note": row.note,
+        "replays": row.replays,
+        "tries": row.tries,
+    }
+
+
+def summarize_delivery(row: DeliveryHeader) -> DeliveryListItem:
+    return DeliveryListItem(**_item(row))
+
+
+def show_delivery(hook: HookRow, row: DeliveryRow) -> Delivery:
+    scope = rule_scope(hook.kind, row)
+    return Delivery(**_item(row), headers=scope["headers"], body=scope["body"])

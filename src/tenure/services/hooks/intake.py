@@ -1,15 +1,15 @@
-"""Intake: what hooks are told becomes runs and signals.
+"""Intake: deliveries to hooks become runs and signals.
 
 Laws:
-1. A request verifies, takes the delivery down with its record (`processing`), and is answered; the work is done beside it.
-   The answer waits a moment for it (`answer_seconds`): mostly it can name the run already.
-2. A delivery's run has the delivery's key, so that whoever does the work, and however often, there is one run. What a crash
-   left is found by its lock, which expires, and done by any process.
-3. The hook says whose run it is: its tenant, its workspace, its owner. What was told only adds people who do not approve it.
-4. Over a tenant's rate runs start later; none is lost (decision 27).
-5. What cannot be done now is done later; what cannot be done at all fails with its reason, and nothing else happens.
-6. A try is counted before it begins. A delivery that was tried too often, or whose process ended too often in the middle of it, is
-   set aside with the reason; only a replay by hand begins it again.
+1. A request stores the verified delivery with its record (`processing`) and responds. The delivery is processed in the background. The
+   response waits for that up to `answer_seconds`, so that it can usually name the run.
+2. A delivery's run has the delivery's key, so that repeated processing creates one run. After a crash, the lock of the delivery expires
+   and another process continues.
+3. The hook determines the tenant, workspace and owner of the run. The delivery only adds people who cannot approve it.
+4. Above a tenant's rate limit runs start later; none is lost (rule 27).
+5. A temporary failure is tried again later. A permanent failure is recorded with its reason.
+6. A try is counted before it begins. A delivery that was tried too often, or whose process crashed too often, is set aside with the
+   reason. Only a manual replay processes it again.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
 from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.services.hooks.events import HookEvent, github_people, github_trigger, rule_scope, slack_account
 from tenure.services.hooks.rules import RuleMatch, match_rule
-from tenure.services.run_creation import RunCaller, start
+from tenure.services.run_creation import RunCaller, start, trigger_metadata
 from tenure.services.runs import Runs
 from tenure.services.scope import Runtime, Scope
 from tenure.shapes.hooks import HookRule, HookSettings, HookTrigger
 from tenure.shapes.runs import RunTrigger, StartRun
-from tenure.store.hook_deliveries import KEY_SOURCES, HookDeliveries
+from tenure.store.hook_deliveries import KEY_SOURCES, DeliveryIntake, HookDeliveries
 from tenure.store.idempotency import HeldRecord
 from tenure.store.identity import AdminChange, Identity
 from tenure.work_pool import run_in_thread
@@ -48,45 +48,43 @@ log = structlog.get_logger(__name__)
 SCAN_SECONDS = 1.0
 CONCURRENT_DELIVERIES_MAX = 50
 SCAN_ROWS_MAX = 2
-"""Deliveries whose rules are evaluated at a time; others wait their turn, and leave the heavy work of requests its room."""
+"""Deliveries whose rules are evaluated concurrently. The limit leaves threads for requests."""
 TRIM_SECONDS = 600.0
 TRIM_MAX = 1_000
 POLL_SECONDS = 0.05
 NOTE_CHARS_MAX = 1_000
 SET_ASIDE = "set_aside"
 _MADE_BEFORE = frozenset({"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_KEY_REUSED", "IDEMPOTENCY_EXPIRED"})
-"""The key has its run, whatever the rules said when that was made."""
+"""The key already has a run, perhaps created by other rules."""
 
 
 class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a delivery so far."""
+    """The status of a delivery."""
 
     delivery: str = ""
-    """Its id; empty where only another request knows it, which is in process under the same key."""
+    """Its id. Empty if only another request, in process under the same key, knows it."""
     status: str
-    """received (the work is under way), done, ignored (no rule fits), duplicate, failed or set_aside (tried too often)."""
+    """received (being processed), done, ignored (no rule matches), duplicate, failed or set_aside (tried too often)."""
     run_id: str | None = None
     duplicate: bool = False
-    """Whether it was told before, and this is what became of the first."""
+    """Whether it was received before. The status is that of the first delivery."""
     note: str = ""
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
-    """What a delivery came to."""
-
     status: str
     run_id: int | None = None
     note: str = ""
 
 
 class HookIntake:
-    """See the laws above."""
+    """Stores and processes deliveries; see the laws above."""
 
     def __init__(
         self, runtime: Runtime, identity: Identity, holder: str | None, *, answer_seconds: float
     ) -> None:
-        """`holder`: the server that takes deliveries here; None: a program that comes and goes. `answer_seconds`: how long an answer
-        waits for the run."""
+        """`holder` is the server that receives deliveries; None for a short-lived program. `answer_seconds` is how long a response waits
+        for the run."""
         self._runtime = runtime
         self._answer_seconds = answer_seconds
         self._identity = identity
@@ -96,43 +94,53 @@ class HookIntake:
         self._trim_at = 0.0
         self._reading = asyncio.Semaphore(SCAN_ROWS_MAX)
         self.set_aside = 0
-        """Deliveries that were tried too often, and are left to people."""
         self.on_taken: Callable[[str, str, str, str | None, str], None] | None = None
-        """Called for every delivery: source, `hit` or `miss` of its key, the key, the run's id, the tenant."""
+        """Called for each delivery: source, `hit` or `miss` of its key, the key, the run's id, the tenant."""
 
     async def start(self) -> None:
-        """Take up what others have left, from now on."""
+        """Start the task that processes deliveries left by other processes."""
         await self._rounds.__aenter__()
 
     async def stop(self) -> None:
-        """Finish what is under way, and look no more."""
+        """Stop that task, and finish the deliveries in process."""
         await self._rounds.__aexit__()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
     # -------------------------------------------------------------------------------------------- requests
 
-    async def receive(self, hook: HookRow, told: HookEvent) -> DeliveryStatus:
-        """Take a verified delivery down, see to it, and say what became of it so far."""
-        taken = await self.deliveries.take(hook.kind, told.delivery(hook.id, hook.tenant), alike=told.alike)
+    async def receive(self, hook: HookRow, event: HookEvent) -> DeliveryStatus:
+        """Store a verified delivery, start to process it, and return its status."""
+        taken = await self.deliveries.take(hook.kind, event.delivery(hook.id, hook.tenant), alike=event.alike)
         if taken is None:
             raise TenureError("HOOK_NOT_FOUND")
         if self.on_taken is not None:
             result, row = "hit" if taken.held is None else "miss", taken.delivery
             self.on_taken(KEY_SOURCES[hook.kind], result, row.name, _run_text(row.run_id), hook.tenant)
-        if taken.held is not None:
-            self._begin(hook, taken.delivery, taken.held)
-        return _received(await self._awaited(taken.delivery), told.id, duplicate=taken.held is None)
+        return await self._process(hook, taken, event.id, duplicate=taken.held is None)
 
     async def replay(
         self, hook: HookRow, delivery_id: str, change: AdminChange, *, by: str
     ) -> DeliveryStatus:
-        """Do a delivery once more, under a key of its own, as the people in `by` want."""
+        """Process a delivery again, under a new key, as the people in `by` request."""
         taken = await self.deliveries.replay(hook.kind, hook.id, delivery_id, change, by=by)
         if taken is None:
             raise TenureError("DELIVERY_NOT_FOUND")
+        return await self._process(hook, taken, taken.delivery.id, duplicate=False)
+
+    async def _process(
+        self, hook: HookRow, taken: DeliveryIntake, delivery_id: str, *, duplicate: bool
+    ) -> DeliveryStatus:
+        """Start to process a delivery, and return its status after `answer_seconds` at the latest."""
         if taken.held is not None:
             self._begin(hook, taken.delivery, taken.held)
-        return _received(await self._awaited(taken.delivery), taken.delivery.id, duplicate=False)
+        delivery = await self._wait_for(taken.delivery)
+        return DeliveryStatus(
+            delivery=delivery_id,
+            status=delivery.status,
+            run_id=_run_text(delivery.run_id),
+            duplicate=duplicate,
+            note=delivery.note,
+        )
 
     def _begin(self, hook: HookRow, delivery: DeliveryRow, held: HeldRecord) -> asyncio.Task[None]:
         which = (delivery.hook_id, delivery.id)
@@ -141,14 +149,14 @@ class HookIntake:
         task.add_done_callback(lambda _: self._under_way.pop(which, None))
         return task
 
-    async def _awaited(self, delivery: DeliveryRow) -> DeliveryRow:
-        """A delivery once it is done with, or as it is when the answer cannot wait any longer."""
+    async def _wait_for(self, delivery: DeliveryRow) -> DeliveryRow:
+        """The delivery when it has been processed, or when `answer_seconds` have passed."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._answer_seconds
         which = (delivery.hook_id, delivery.id)
         while delivery.status == "received" and (left := deadline - loop.time()) > 0:
             task = self._under_way.get(which)
-            if task is None:  # another process has it
+            if task is None:  # another process works on it
                 await asyncio.sleep(min(POLL_SECONDS, left))
             else:
                 await asyncio.wait({task}, timeout=left)
@@ -158,7 +166,7 @@ class HookIntake:
     # ------------------------------------------------------------------------------------------------ work
 
     async def look(self) -> int:
-        """Take up what was left; how much that was."""
+        """Process the deliveries that other processes left. Returns their number."""
         if time.monotonic() >= self._trim_at:
             self._trim_at = time.monotonic() + TRIM_SECONDS
             while await self.deliveries.trim(TRIM_MAX) == TRIM_MAX:
@@ -175,18 +183,18 @@ class HookIntake:
             await self._begin(hook, taken.delivery, taken.held)
 
     async def _do(self, hook: HookRow, delivery: DeliveryRow, held: HeldRecord) -> None:
-        """The second half of a delivery: carry it out, then say so. May be repeated whole."""
+        """Process a delivery and record the outcome. May be repeated as a whole."""
         try:
-            done = _exhausted(delivery, held) or await self._carried_out(hook, delivery)
+            done = _give_up(delivery, held) or await self._carry_out(hook, delivery)
             await self._settle(hook, delivery, held, done)
             if done.status == SET_ASIDE:
                 self.set_aside += 1
                 log.error("delivery_set_aside", hook=hook.id, delivery=delivery.id, why=done.note)
-        except TenureError as refused:  # the store or the queue: later
+        except TenureError as refused:  # the database or the queue: try again later
             log.warning("delivery_put_off", hook=hook.id, delivery=delivery.id, error=refused.code)
             try:
                 await self.deliveries.postpone(
-                    delivery, held, clean_note(f"put off, {refused.code}: {refused.message}")
+                    delivery, held, clean_note(f"postponed, {refused.code}: {refused.message}")
                 )
             except TenureError as lost:
                 log.warning("delivery_kept", hook=hook.id, delivery=delivery.id, error=lost.code)
@@ -204,35 +212,34 @@ class HookIntake:
         )
         log.info("delivery_settled", hook=hook.id, delivery=delivery.id, status=done.status)
 
-    async def _carried_out(self, hook: HookRow, delivery: DeliveryRow) -> DeliveryOutcome:
+    async def _carry_out(self, hook: HookRow, delivery: DeliveryRow) -> DeliveryOutcome:
         try:
-            return await self._mapped(hook, delivery)
+            return await self._apply_rules(hook, delivery)
         except TenureError as refused:
             if refused.retryable:
                 raise
             if refused.code in _MADE_BEFORE:
                 key = (delivery.tenant, KEY_SOURCES[hook.kind], delivery.name)
-                found = await self._runtime.store.read("find_keys", rows=[key])
-                if found:
-                    return DeliveryOutcome("done", found[0].run_id, "its key had a run already")
+                if found := await self._runtime.store.read("find_keys", rows=[key]):
+                    return DeliveryOutcome("done", found[0].run_id, "its key already had a run")
             return DeliveryOutcome("failed", None, clean_note(f"{refused.code}: {refused.message}"))
-        except Exception:  # a defect of ours, or a body nested too deeply: this delivery's alone
+        except (
+            Exception
+        ):  # a defect, or a body that is nested too deeply: it must not affect other deliveries
             log.error("delivery_failed", hook=hook.id, delivery=delivery.id, traceback=traceback.format_exc())
-            return DeliveryOutcome(
-                "failed", None, "INTERNAL_ERROR: it could not be carried out; the log says why"
-            )
+            return DeliveryOutcome("failed", None, "INTERNAL_ERROR: processing failed; the log says why")
 
-    async def _mapped(self, hook: HookRow, delivery: DeliveryRow) -> DeliveryOutcome:
+    async def _apply_rules(self, hook: HookRow, delivery: DeliveryRow) -> DeliveryOutcome:
         async with self._reading:
-            scope, found = await run_in_thread(_found, hook, delivery)
+            scope, found = await run_in_thread(_match, hook, delivery)
         if found is None:
-            return DeliveryOutcome("ignored", None, "no rule fits")
+            return DeliveryOutcome("ignored", None, "no rule matches")
         if found.rule.signal is not None:
-            return await self._signalled(hook, delivery, found, scope["body"])
-        run_id = await self._started(hook, delivery, found, scope["body"])
+            return await self._signal(hook, delivery, found, scope["body"])
+        run_id = await self._start(hook, delivery, found, scope["body"])
         return DeliveryOutcome("done", run_id, f"rules[{found.index}]")
 
-    async def _started(self, hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any) -> int:
+    async def _start(self, hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any) -> int:
         rule = found.rule
         assert rule.workflow is not None
         actor = f"hook:{hook.id}"
@@ -245,7 +252,7 @@ class HookIntake:
             input=found.input,
             profile=rule.profile,
             labels=found.labels,
-            metadata=_about(trigger) | found.metadata,
+            metadata=trigger_metadata(trigger) | found.metadata,
             priority=rule.priority,
             concurrency_key=found.concurrency_key,
             supersede=rule.supersede,
@@ -257,13 +264,13 @@ class HookIntake:
             involved=behind,
             key=delivery.name,
             source=KEY_SOURCES[hook.kind],
-            # The hash is of the key alone: if the rules change between two tries, there is still one run.
+            # The hash covers only the key: if the rules change between two tries, there is still one run.
             request_hash=sha256(delivery.name.encode()).digest(),
             over_rate="delay",
         )
         return ids.run_int(await start(scope, asked, caller))
 
-    async def _signalled(
+    async def _signal(
         self, hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any
     ) -> DeliveryOutcome:
         runs = Runs(Scope(self._runtime, hook.tenant, "default", f"hook:{hook.id}"))
@@ -283,17 +290,16 @@ class HookIntake:
         )
 
     async def _people(self, hook: HookRow, delivery: DeliveryRow, body: Any) -> tuple[str, str]:
-        """Who asks, and who else stands behind it. The hook's owner asks, or the person who typed a command in Slack, where
-        that is known; behind it are the owner all the same, whoever has made or changed the hook and nobody has confirmed that,
-        whoever wanted a replay, and everybody who has or once had an account behind it: the author's, the pusher's and the sender's at
-        GitHub, or that of the command in Slack. Where nobody ever had that, the account itself."""
+        """The requester, and the other involved people. The requester is the hook's owner, or the known person who typed a command in
+        Slack. Involved are also the owner, people whose changes of the hook are unconfirmed, people who requested a replay, and everybody
+        who has or had an account behind the event: the author, pusher and sender at GitHub, or the author of the command in Slack. An
+        account that never belonged to a person is involved itself."""
         behind = join_people(hook.owner, hook.unconfirmed, delivery.replayed_by)
         if hook.kind == "slack" and isinstance(body, dict):
             accounts = [slack_account(body)]
         elif hook.kind == "github":
-            accounts = [
-                f"github:{'_'.join(login.split()).lower()}" for login in github_people(body)
-            ]  # an id has no blanks
+            # An id has no blanks.
+            accounts = [f"github:{'_'.join(login.split()).lower()}" for login in github_people(body)]
         else:
             return hook.owner, behind
         must_be_known = (
@@ -315,18 +321,18 @@ class HookIntake:
         return hook.owner, join_people(behind, *people)
 
 
-def _exhausted(delivery: DeliveryRow, held: HeldRecord) -> DeliveryOutcome | None:
-    """Where a delivery was tried too often, that it is set aside (law 6)."""
+def _give_up(delivery: DeliveryRow, held: HeldRecord) -> DeliveryOutcome | None:
+    """Set aside a delivery that was tried too often (law 6)."""
     if held.record.attempts > DELIVERY_CRASHES_MAX:
-        why = "its process ended again and again while it was carried out; look at the hook's rules, then replay it"
-        return DeliveryOutcome(SET_ASIDE, None, why)
-    if delivery.tries > DELIVERY_TRIES_MAX:
-        why = f"it could not be done in {DELIVERY_TRIES_MAX} tries; replay it. Last: {delivery.note}"
-        return DeliveryOutcome(SET_ASIDE, None, clean_note(why))
-    return None
+        why = "its process crashed repeatedly while processing it; look at the hook's rules, then replay it"
+    elif delivery.tries > DELIVERY_TRIES_MAX:
+        why = f"processing failed in {DELIVERY_TRIES_MAX} tries; replay it. Last error: {delivery.note}"
+    else:
+        return None
+    return DeliveryOutcome(SET_ASIDE, None, clean_note(why))
 
 
-def _found(hook: HookRow, delivery: DeliveryRow) -> tuple[dict[str, Any], RuleMatch | None]:
+def _match(hook: HookRow, delivery: DeliveryRow) -> tuple[dict[str, Any], RuleMatch | None]:
     scope = rule_scope(hook.kind, delivery)
     return scope, match_rule(msgspec.json.decode(hook.rules, type=list[HookRule]), scope)
 
@@ -335,29 +341,8 @@ def _trigger(hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any) 
     usual = {"ref": f"{hook.kind}:{delivery.event}", "correlation_id": delivery.id}
     if hook.kind == "github":
         usual |= github_trigger(body)
-    said = {word: text for word, text in msgspec.to_builtins(found.trigger).items() if text is not None}
-    return msgspec.convert(usual | said, HookTrigger)
-
-
-def _about(trigger: HookTrigger) -> dict[str, str]:
-    """What has no column of its own, under the words that documents read it by."""
-    said = {
-        "prId": trigger.pr_id,
-        "prUrl": trigger.pr_url,
-        "commit": trigger.commit,
-        "a2aCorrelationId": trigger.correlation_id,
-    }
-    return {word: text for word, text in said.items() if text is not None}
-
-
-def _received(delivery: DeliveryRow, told_id: str, *, duplicate: bool) -> DeliveryStatus:
-    return DeliveryStatus(
-        delivery=told_id,
-        status=delivery.status,
-        run_id=_run_text(delivery.run_id),
-        duplicate=duplicate,
-        note=delivery.note,
-    )
+    given = {name: text for name, text in msgspec.to_builtins(found.trigger).items() if text is not None}
+    return msgspec.convert(usual | given, HookTrigger)
 
 
 def _run_text(run_id: int | None) -> str | None:
@@ -365,6 +350,6 @@ def _run_text(run_id: int | None) -> str | None:
 
 
 def clean_note(text: str) -> str:
-    """A note that both databases take, and not too long."""
+    """A note that both databases accept, with a limited length."""
     text = text.replace("\0", "").encode("utf-8", "replace").decode()
     return text if len(text) <= NOTE_CHARS_MAX else f"{text[: NOTE_CHARS_MAX - 1]}…"

@@ -1,10 +1,10 @@
-"""Signatures of what comes in: GitHub's, Slack's and those of Standard Webhooks.
+"""Signatures of incoming requests: GitHub, Slack and Standard Webhooks.
 
 Laws:
-1. A signature is checked over the bytes as they came, before anything is parsed.
-2. All compares take the same time wherever they differ, and every secret is tried: during a rotation there are two.
-3. Whatever is wrong (none, malformed, another secret, another time) is SIGNATURE_INVALID with the same words.
-4. The time of a signature is compared with the store's clock, either way.
+1. A signature is checked over the raw bytes, before anything is parsed.
+2. All comparisons take constant time, and every secret is tried: during a rotation there are two.
+3. Every defect (missing, malformed, wrong secret, wrong time) is SIGNATURE_INVALID with the same message.
+4. The time of a signature may differ from the store's clock by `FRESH_SECONDS` in either direction.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from hashlib import sha256
 from tenure.errors import TenureError
 
 FRESH_SECONDS = 300
-"""How far off a signature's time may be, either way."""
 SIGNATURES_MAX = 10
-"""In one `webhook-signature`: a sender that rotates sends two."""
+"""In one `webhook-signature`. During a rotation a sender sends two."""
 WHSEC = b"whsec_"
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _SECONDS = re.compile(r"[0-9]{1,12}")
@@ -52,20 +51,19 @@ def verify_standard(headers: Mapping[str, str], body: bytes, secrets: Sequence[b
 
 
 def sign_standard(secret: bytes, signed: bytes) -> str:
-    """The BASE64 of a signature; the secret is `whsec_` and base64, or raw bytes."""
+    """The signature in base64. The secret is `whsec_` and base64, or raw bytes."""
     return base64.b64encode(hmac.digest(standard_key(secret), signed, sha256)).decode()
 
 
 def standard_key(secret: bytes) -> bytes:
-    """The key in a secret of Standard Webhooks."""
     if not secret.startswith(WHSEC):
         return secret
     try:
         key = base64.b64decode(secret[len(WHSEC) :], validate=True)
     except binascii.Error:
         key = b""
-    if not key:  # anybody could sign with an empty one
-        raise TenureError("SECRET_UNAVAILABLE", "a secret that begins with whsec_ goes on in base64")
+    if not key:  # anybody could sign with an empty key
+        raise TenureError("SECRET_UNAVAILABLE", "a secret that begins with whsec_ must continue in base64")
     return key
 
 
@@ -78,10 +76,8 @@ def _fresh(at: str, now_us: int) -> bool:
 
 
 def _check(fine: bool, given: Iterable[str], right: Sequence[str]) -> None:
-    found = False
-    for text in given:
-        sent = text.lower() if _HEX.fullmatch(text) else text
-        for one in right:
-            found |= hmac.compare_digest(sent.encode(), one.encode())
-    if not (fine and found):
+    sent = [(text.lower() if _HEX.fullmatch(text) else text).encode() for text in given]
+    # A list, not a generator: all signatures are compared (law 2).
+    matches = [hmac.compare_digest(one, other.encode()) for one in sent for other in right]
+    if not (fine and any(matches)):
         raise TenureError("SIGNATURE_INVALID")

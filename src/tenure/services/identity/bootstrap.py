@@ -1,6 +1,6 @@
 """The first tenant of a database, for `tenure dev`: a person, a program and a key for each.
 
-Law: a key is shown once, when it is made.
+Law: a key is shown once, when it is created.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ PROGRAM = "local"
 
 
 class BootstrapKeys(msgspec.Struct, frozen=True):
-    """The two first keys."""
-
     person: str
-    """Of a person with every role."""
+    """The key of a person with every role."""
     program: str
-    """Of a program that starts runs and takes work; the person may approve what it requests."""
+    """The key of a program that starts runs and works on them. The person may approve what it requests."""
 
 
 async def create_first_tenant(runtime: Runtime) -> BootstrapKeys | None:

@@ -1,14 +1,15 @@
 """What the services for clients, people, keys and tenants share.
 
 Laws:
-1. A change is checked, written and entered in the tenant's audit chain in one transaction (`Identity.change`). A refused change leaves
-   no trace.
-2. Nobody changes their own roles, groups or GitHub login: not with their own key, not through a client of theirs, and not through
-   somebody who is linked with them.
-3. A closed client, person or tenant can make no more requests. What it did stays readable, and its id is never used again.
-4. Whoever creates, enrols or promotes a person is linked with that person, and whoever creates or changes a client or a key is involved
-   in what is requested with it, until a second administrator confirms the change (`store.confirmations`). Changes of people by the
-   installation's operator or the owner of the database need no confirmation; their entry in the audit chain says so.
+1. A change is checked, written and added to the tenant's audit chain in one transaction (`Identity.change`). A refused change writes
+   nothing.
+2. Nobody can change their own roles, groups or GitHub login: not with their own key, not through a client of theirs, and not through a
+   person who is linked with them.
+3. A closed client, person or tenant can make no further requests. Its history stays readable, and its id is never used again.
+4. An administrator who creates, enrols or promotes a person is linked with that person. An administrator who creates or changes a client
+   or a key is involved in what is requested with it. Both end when a second administrator confirms the change
+   (`store.confirmations`). Changes of people by the installation's operator or the owner of the database need no confirmation, and their
+   entry in the audit chain is marked.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tenure.errors import TenureError
+from tenure.errors import TenureError, field_error
 from tenure.kernel.identity_rows import ClientRow, PersonRow
-from tenure.services.identity.validation import already_exists, invalid_field, is_id
+from tenure.services.identity.validation import already_exists, is_id
 from tenure.services.paging import NEWEST_CREATED, CreationPlace, Place, created_place, read_page
-from tenure.services.scope import Scope
+from tenure.services.scope import Service
 from tenure.shapes.pages import Page
 from tenure.store.confirmations import load_ties
 from tenure.store.identity import AdminChange, ChangeResult, Identity, tenant_not_found
@@ -30,11 +31,8 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
-class IdentityService:
+class IdentityService(Service):
     """The base of the identity services; see the laws above."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
 
     @property
     def _identity(self) -> Identity:
@@ -43,7 +41,7 @@ class IdentityService:
     async def _change(
         self, make: Callable[[int], Transaction[ChangeResult[T]]], tenant: str | None = None
     ) -> T:
-        self._scope.orchestrator  # noqa: B018 - refuses if the engine was opened to read only
+        self._scope.orchestrator  # noqa: B018 - refuses if the engine was opened for reading only
         return await self._identity.change(self._scope.tenant if tenant is None else tenant, make)
 
     async def _find(self, query: str, name: str, missing: TenureError) -> Any:
@@ -62,7 +60,7 @@ class IdentityService:
         first: tuple[str, ...] | None = None,
         last: tuple[str, ...] = (),
     ) -> Page[V]:
-        """A page of a `_before` query; `first` and `last` are its arguments before and after the place and the limit."""
+        """A page of a `_before` query. `first` and `last` are its arguments before and after the place and the limit."""
         scope = self._scope
         before = (scope.tenant,) if first is None else first
 
@@ -86,11 +84,11 @@ class IdentityService:
         actor = self._scope.admin_actor.actor
         return AdminChange(tenant=self._scope.tenant, kind=kind, actor=actor, about=about)
 
-    def _glass(self) -> dict[str, Any]:
+    def _break_glass(self) -> dict[str, Any]:
         return {"break_glass": True} if self._scope.admin_actor.breaks_glass else {}
 
     def _vouchers(self) -> str:
-        """Who becomes linked with a person who is changed here (law 4)."""
+        """Who becomes linked with a person that this scope changes (law 4)."""
         by = self._scope.admin_actor
         return "" if by.breaks_glass else by.people
 
@@ -101,7 +99,7 @@ class IdentityService:
         by, ties = self._scope.admin_actor, (yield from load_ties(self._scope.tenant))
         if whose in ties.linked_with(by.actor, *by.people.split()):
             raise TenureError(
-                "FORBIDDEN", "nobody changes their own roles, groups or GitHub login: ask another admin"
+                "FORBIDDEN", "nobody can change their own roles, groups or GitHub login: ask another admin"
             )
 
     def _check_tenant_open(self) -> Transaction[None]:
@@ -110,7 +108,7 @@ class IdentityService:
         if not found:
             raise tenant_not_found(tenant)
         if found[0].closed_at is not None:
-            raise invalid_field("tenant", "the tenant is closed")
+            raise field_error("tenant", "the tenant is closed")
 
     def _check_id_free(self, chosen: str) -> Transaction[None]:
         """Refuse an id that is in use. Clients and people share their ids."""
@@ -121,27 +119,26 @@ class IdentityService:
     def _client(
         self, client: str, *, is_open: bool = False, field: str | None = None
     ) -> Transaction[ClientRow]:
-        """The client. `field` is the field of a body that names it: a missing client is then INVALID_INPUT."""
-        known = (yield Query("client_named", scalars=(self._scope.tenant, client))) if is_id(client) else []
-        if not known:
-            raise (
-                client_not_found(client)
-                if field is None
-                else invalid_field(field, f"there is no client {client[:64]!r}")
-            )
-        found: ClientRow = known[0]
+        """The client. If a `field` of the body names it, a missing client is INVALID_INPUT."""
+        missing = client_not_found(client)
+        found: ClientRow = yield from self._named(
+            "client", client, missing if field is None else field_error(field, missing.message)
+        )
         if is_open and found.closed_at is not None:
-            raise invalid_field(field or "client_id", "the client is closed")
+            raise field_error(field or "client_id", "the client is closed")
         return found
 
     def _person(self, person: str, *, is_open: bool = False) -> Transaction[PersonRow]:
-        known = (yield Query("person_named", scalars=(self._scope.tenant, person))) if is_id(person) else []
-        if not known:
-            raise person_not_found(person)
-        found: PersonRow = known[0]
+        found: PersonRow = yield from self._named("person", person, person_not_found(person))
         if is_open and found.closed_at is not None:
-            raise invalid_field("person_id", "the person is closed")
+            raise field_error("person_id", "the person is closed")
         return found
+
+    def _named(self, kind: str, name: str, missing: TenureError) -> Transaction[Any]:
+        known = (yield Query(f"{kind}_named", scalars=(self._scope.tenant, name))) if is_id(name) else []
+        if not known:
+            raise missing
+        return known[0]
 
 
 def client_not_found(client: str) -> TenureError:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
+from tenure.errors import field_error
 from tenure.kernel.identity_rows import ClientRow
 from tenure.kernel.separation_of_duties import join_people
 from tenure.reads.identity import show_client, split_list
@@ -14,7 +15,6 @@ from tenure.services.identity.validation import (
     check_name,
     check_or_make_id,
     check_roles,
-    invalid_field,
     is_id,
 )
 from tenure.services.paging import ROWS_MAX
@@ -42,7 +42,7 @@ class Clients(IdentityService):
     async def create(
         self, *, name: str, roles: Collection[str], owner: str | None = None, client: str | None = None
     ) -> ApiClient:
-        """Create a client. `owner` is the person who answers for it; by default the person who creates it."""
+        """Create a client. `owner` is the person who is responsible for it; by default the person who creates it."""
         chosen = check_or_make_id(client, "cli_")
         values = (check_name(name), check_roles(roles))
 
@@ -99,8 +99,8 @@ class Clients(IdentityService):
         return show_client(await self._change(make))
 
     def _owner(self, owner: str | None) -> Transaction[str | None]:
-        """The person who answers for a client. By default it is the person who makes the request, so that nobody approves what a
-        client of their own has requested."""
+        """The owner of a client. By default it is the person who makes the request, so that nobody approves what their own client
+        requested."""
         tenant = self._scope.tenant
         if owner is None:
             kind, _, caller = self._scope.admin_actor.actor.partition(":")
@@ -110,5 +110,5 @@ class Clients(IdentityService):
             return caller if kind == "person" else None
         found = (yield Query("person_named", scalars=(tenant, owner))) if is_id(owner) else []
         if not found or found[0].closed_at is not None:
-            raise invalid_field("owner", f"there is no person {owner[:64]!r}")
+            raise field_error("owner", f"there is no person {owner[:64]!r}")
         return owner

@@ -1,10 +1,10 @@
 """Keys: the credentials of clients, of people and of the installation's operator.
 
 Laws:
-1. A secret is in the result of the one call that makes it. Nobody makes a key for a person: a person gets one with an enrolment code,
-   and the person's earlier keys end with it.
-2. A key gives nobody more than it has. A key with fewer roles than another key of its owner neither replaces nor revokes that one, and a
-   key that replaces itself does not live longer.
+1. Only the call that creates a key returns its secret. Nobody can create a key for a person: a person exchanges an enrolment code for a
+   key, which revokes the person's earlier keys.
+2. A key cannot extend its own rights. A key with fewer roles than another key of its owner can neither replace nor revoke that key, and
+   a key that replaces itself does not get a longer life.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tenure.clock import us
-from tenure.errors import TenureError
+from tenure.errors import TenureError, field_error
 from tenure.kernel.identity_rows import ApiKeyRow
 from tenure.kernel.separation_of_duties import join_people
 from tenure.reads.identity import show_issued_key, show_key, split_list
@@ -27,7 +27,6 @@ from tenure.services.identity.validation import (
     check_roles,
     check_seconds,
     expiry_us,
-    invalid_field,
     is_id,
     key_not_found,
 )
@@ -39,7 +38,7 @@ from tenure.store.port import Query, Transaction
 
 OVERLAP_SECONDS_MAX = 30 * 86_400.0
 KEYS_PER_OWNER_MAX = 100
-"""Working keys of one client or person."""
+"""The working keys of one client or person."""
 _List = list  # `Keys.list` hides the builtin in annotations of the class
 
 
@@ -54,10 +53,10 @@ class Keys(IdentityService):
         self, limit: int, cursor: str | None = None, *, client: str | None = None, person: str | None = None
     ) -> Page[ApiKey]:
         if client is not None and person is not None:
-            raise invalid_field("person", "name a client or a person, not both")
+            raise field_error("person", "name a client or a person, not both")
         kind, owner = ("client", client) if client is not None else ("person", person)
         if owner is not None and not is_id(owner):
-            raise invalid_field(kind, "this is not an id")
+            raise field_error(kind, "this is not an id")
         return await self.page_of_owner(("", "") if owner is None else (kind, owner), limit, cursor)
 
     async def page_of_owner(
@@ -86,7 +85,7 @@ class Keys(IdentityService):
             owner = yield from self._client(client, is_open=True, field="client")
             yield from self._check_room("client", client, now)
             if fewer is not None and not set(split_list(fewer)) <= set(split_list(owner.roles)):
-                raise invalid_field("roles", f"the client has only {', '.join(split_list(owner.roles))}")
+                raise field_error("roles", f"the client has only {', '.join(split_list(owner.roles))}")
             row = ApiKeyRow(
                 made.id, scope.tenant, "client", client, label, made.hash, fewer, by.actor, now, expiry_us(expires_at, now),
                 unconfirmed=by.people,
@@ -135,18 +134,18 @@ class Keys(IdentityService):
                     "only the person rotates a person's key; `tenure people enrol` gives them a new one",
                 )
             if _has_ended(old, now):
-                raise invalid_field("key_id", "this key has ended: create a new one instead")
+                raise field_error("key_id", "this key has ended: create a new one instead")
             yield from self._check_room(old.owner_kind, old.owner_id, now)
             until = expiry_us(expires_at, now)
             if old.expires_at is not None:
                 usual = now + (old.expires_at - old.created_at)
                 if own and until is not None and until > usual:
-                    raise invalid_field("expires_at", "the new key cannot live longer than the old one")
+                    raise field_error("expires_at", "the new key cannot live longer than the old one")
                 until = usual if until is None else until
             row = msgspec.structs.replace(
                 old, id=made.id, hash=made.hash, created_by=by.actor, created_at=now, expires_at=until,
                 used_at=None, replaced_until=None,
-                # Whoever replaces their own key had it before; anybody else sees a new secret.
+                # The owner of a key knew its secret before. Any other caller learns a new secret, and becomes involved.
                 unconfirmed=old.unconfirmed if own else join_people(old.unconfirmed, by.people),
             )  # fmt: skip
             ends = now + us(overlap)
@@ -177,10 +176,7 @@ class Keys(IdentityService):
     def _key(self, key_id: str, own: bool) -> Transaction[ApiKeyRow]:
         tenant = self._scope.tenant
         caller: Principal | None = self._scope.caller if own else None
-        known = (yield Query("key_named", scalars=(tenant, key_id))) if is_id(key_id) else []
-        if not known:
-            raise key_not_found(key_id)
-        found: ApiKeyRow = known[0]
+        found: ApiKeyRow = yield from self._named("key", key_id, key_not_found(key_id))
         if caller is None:
             return found
         if (found.owner_kind, found.owner_id) != (caller.kind, caller.id):

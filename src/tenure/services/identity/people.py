@@ -125,7 +125,7 @@ class People(IdentityService):
                 row, enrol_hash=hash_secret(code), enrol_until=until, enrol_by=self._vouchers()
             )
             yield from save_rows(row)
-            return until, [self._entry("person.invited", person=person, until=until, **self._glass())]
+            return until, [self._entry("person.invited", person=person, until=until, **self._break_glass())]
 
         return Enrolment(person=person, code=code, expires_at=to_datetime(await self._change(make)))
 
@@ -217,7 +217,7 @@ class People(IdentityService):
             groups=split_list(row.groups),
             github=row.github is not None,  # the login itself is a name
             unconfirmed=row.unconfirmed.split(),
-            **self._glass(),
+            **self._break_glass(),
         )
 
     def _check_login_free(self, login: str | None, person: str) -> Transaction[None]:
@@ -235,7 +235,6 @@ def _account_links(row: PersonRow, now: int) -> list[AccountLinkRow]:
 
 
 def _is_promotion(before: PersonRow, row: PersonRow) -> bool:
-    """Whether a person gets a role, a group or another login."""
     roles = set(split_list(row.roles)) - set(split_list(before.roles))
     groups = set(split_list(row.groups)) - set(split_list(before.groups))
     return bool(roles or groups) or row.github != before.github

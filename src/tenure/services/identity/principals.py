@@ -1,6 +1,6 @@
-"""Who asks: a client, a person, the installation's operator, or the holder of a lease; and what their secrets look like.
+"""Principals: the clients, people and operators that make requests, and their secrets.
 
-Law: a secret has 32 random bytes. Whoever makes one here shows it once and keeps its SHA-256.
+Law: a secret has 32 random bytes. It is shown once, and only its SHA-256 is stored.
 """
 
 from __future__ import annotations
@@ -23,72 +23,65 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller whose credential was checked."""
+    """An authenticated caller."""
 
     kind: Kind
     tenant: str
     id: str
-    """Opaque; unique within the tenant."""
+    """An opaque id, unique within the tenant."""
     roles: frozenset[str]
     groups: frozenset[str] = frozenset()
     key_id: str
     owner: str | None = None
-    """Of a client: the person who answers for it."""
+    """The person who owns a client."""
     unconfirmed: str = ""
-    """Who has made or changed this credential and whose it is since a second person confirmed that, as `id id`."""
+    """Who has created or changed this credential or its owner since a second person confirmed it, as `id id`."""
     by_cookie: bool = False
     session: bytes = b""
-    """The hash of the cookie it came with."""
+    """The hash of the session cookie."""
 
     @property
     def actor(self) -> str:
-        """How histories name it."""
+        """The principal's name in histories."""
         return f"{self.kind}:{self.id}"
 
     @property
     def person(self) -> str | None:
-        """The person who asks, or who answers for the client that does."""
+        """The person who makes the request, or who owns the client."""
         return self.id if self.kind == "person" else self.owner
 
     @property
     def requester(self) -> str:
-        """Who has asked for what it asks, and does not approve it: that person, where there is one."""
+        """The requester, who cannot approve the request: the person, if there is one."""
         return self.actor if self.person is None else f"person:{self.person}"
 
     @property
     def people(self) -> str:
-        """Everybody who stands behind what it asks, as `id id`: by person, and by credential too."""
+        """Everybody who is involved in the request, as `id id`: the person and the credential."""
         return join_people(self.requester, self.actor, self.unconfirmed)
 
 
 OPERATOR = Principal(kind="operator", tenant=OPERATOR_TENANT, id=OPERATOR_ID, roles=frozenset(), key_id="")
-"""The installation's operator, for programs that set an installation up."""
 
 
 class NewCredential(msgspec.Struct, frozen=True):
-    """A fresh credential: shown once, kept as a hash."""
-
     id: str
     secret: str
     hash: bytes
 
     @property
     def text(self) -> str:
-        """As its owner sends it."""
         return f"tn_{self.id}_{self.secret}"
 
 
 def new_id(prefix: str, chars: int = 12) -> str:
-    """An opaque id."""
     return prefix + "".join(secrets.choice(_ALPHABET) for _ in range(chars))
 
 
 def new_secret(prefix: str = "") -> str:
-    """A secret nobody has had before."""
     return prefix + secrets.token_urlsafe(32)
 
 
 def new_key() -> NewCredential:
-    """A credential nobody has had before."""
     secret = new_secret()
     return NewCredential(new_id(""), secret, hash_secret(secret))

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tenure.doctor.tenant_checks import find_broken_chain
-from tenure.errors import TenureError
+from tenure.errors import TenureError, field_error
 from tenure.kernel.decide.validation import check_cap, is_name
 from tenure.kernel.identity_rows import SlackAppRow, TenantRow
 from tenure.kernel.run_rows import Cap
@@ -24,7 +24,6 @@ from tenure.services.identity.validation import (
     already_exists,
     check_name,
     check_or_make_id,
-    invalid_field,
     is_id,
 )
 from tenure.services.paging import ROWS_MAX, Number, Place, read_page
@@ -96,7 +95,7 @@ class Tenants(IdentityService):
         """Replace all caps of a tenant. Every process applies them within two seconds."""
         await self.get(tenant)
         if len(caps.workspaces) + len(caps.workflows) > CAPS_MAX:
-            raise invalid_field(
+            raise field_error(
                 "workspaces", f"at most {CAPS_MAX} workspaces and workflows have their own caps"
             )
         limits = {"": caps.tenant}
@@ -106,7 +105,7 @@ class Tenants(IdentityService):
         ):
             for name, each in given.items():
                 if not is_name(name, most=NAME_CHARS_MAX - len(kind)):
-                    raise invalid_field(field, f"{name[:64]!r} is not a name")
+                    raise field_error(field, f"{name[:64]!r} is not a name")
                 limits[kind + name] = each
         wanted = [Cap(tenant, scope, **msgspec.structs.asdict(each)) for scope, each in limits.items()]
         for cap in wanted:
@@ -137,9 +136,9 @@ class Tenants(IdentityService):
         """Register the Slack app of a team by the references of its signing secret. People of the tenant link accounts and decide
         through it. The caller has checked that the tenant may use these references."""
         if not _TEAM.fullmatch(team):
-            raise invalid_field("team", "a Slack team id looks like T0123456789")
+            raise field_error("team", "a Slack team id looks like T0123456789")
         if not 1 <= len(secrets) <= SLACK_SECRETS_MAX:
-            raise invalid_field("secrets", f"give one secret, or {SLACK_SECRETS_MAX} during a rotation")
+            raise field_error("secrets", f"give one secret, or {SLACK_SECRETS_MAX} during a rotation")
 
         def make(now: int) -> Transaction[ChangeResult[SlackAppRow]]:
             yield from self._tenant(tenant)
