@@ -109,7 +109,7 @@ async def wait_within(
 ) -> Any:
     """The outcome of running work, unless it times out or stalls; see law 2."""
     try:
-        async with lease_port.timeout(limit):
+        async with lease_port.timers.timeout(limit):
             if progress_seconds is None:
                 await asyncio.wait((work,))
             else:
@@ -135,7 +135,7 @@ async def _wait_while_progressing(
     while not work.done():
         progressed = asyncio.ensure_future(frame.progressed())
         try:
-            async with lease_port.timeout(progress_seconds):
+            async with lease_port.timers.timeout(progress_seconds):
                 await asyncio.wait((work, progressed), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             last = f"; it last reported {frame.progress_text!r}" if frame.progress_text else ""

@@ -2,7 +2,7 @@
 
 Laws:
 1. The run suspends when every branch of its code waits and no step is running. A branch that awaits something the SDK cannot see is
-   given the lease port's `quiet_seconds`.
+   given the lease port's `timers.quiet_seconds`.
 2. While steps are running, waits that settle are noticed too.
 3. A call or a wait that the code itself canceled (a gather stopped it, a task was canceled) is recorded as canceled. A replay does not
    make it again: it blocks there until the code cancels it once more.
@@ -98,7 +98,7 @@ class ExecutionWaits:
         self.busy += 1
         self._sleeping += 1
         try:
-            await self._lease_port.sleep(seconds)
+            await self._lease_port.timers.sleep(seconds)
         finally:
             self.busy -= 1
             self._sleeping -= 1
@@ -421,7 +421,7 @@ class ExecutionWaits:
             self.suspending = self._loop.create_task(self._stay(stay))
         else:
             self._quiet_timer = self._loop.call_later(
-                self._lease_port.quiet_seconds, self._suspend_or_give_back
+                self._lease_port.timers.quiet_seconds, self._suspend_or_give_back
             )
 
     def _stay_seconds(self) -> float:
@@ -463,7 +463,7 @@ class ExecutionWaits:
     async def _look_again(self) -> None:
         """Notice waits that settle while a step keeps the run from suspending; see law 2."""
         while self._waiters and self.busy and self._journal.exit is None:
-            await self._lease_port.sleep(LOOK_SECONDS)
+            await self._lease_port.timers.sleep(LOOK_SECONDS)
             if self._waiters and self._journal.exit is None:
                 with suppress(TenureError):  # the store cannot be reached: the next look may succeed
                     self._settle(await self._lease_port.load_waits(min(self._waiters), max(self._waiters)))

@@ -194,8 +194,7 @@ class LabWorker(Worker):
     async def wait_until_gone(self) -> None:
         """After `kill`: wait until nothing of it runs any more."""
         works = [session.work for session in self._sessions.values() if session.work is not None]
-        tasks = [task for task in (self._claiming, self._registering) if task is not None]
-        await asyncio.gather(*self._tasks, *works, *tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *works, *self._loops, return_exceptions=True)
 
     @property
     def is_looking(self) -> bool:
