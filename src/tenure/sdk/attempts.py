@@ -36,10 +36,6 @@ OUTCOME_SECONDS = 3.0
 STALLED = "STEP_STALLED"
 
 
-def make_frame(lease_port: LeasePort, run_id: str, workflow: str, key: str, attempt: int) -> Frame:
-    return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", lease_port, lease_port.lease.trace)
-
-
 class ExitFailure(Failure):
     """The failure of code that raised SystemExit, KeyboardInterrupt or the like; see law 1."""
 
@@ -57,7 +53,7 @@ def call_plain(function: Callable[[], Any]) -> Any:
 
 
 def call_if_held(lease_port: LeasePort, function: Callable[[], Any]) -> Any:
-    """Call plain code in its thread if it may still begin: it may have waited for the thread."""
+    """Call plain code in its thread, unless it may no longer begin because it waited too long for the thread."""
     lease_port.check_begin()
     return call_plain(function)
 
@@ -86,9 +82,9 @@ async def _try(
         except (SystemExit, KeyboardInterrupt) as how:
             raise exit_failure(how) from how
         except asyncio.CancelledError as how:
-            if not _is_canceled():
-                raise exit_failure(how) from how
-            raise
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # canceled from outside, not by its own code
+            raise exit_failure(how) from how
         finally:
             context.leave(token)
     work = asyncio.ensure_future(_work(lease_port, step, frame, args, kwargs))
@@ -115,14 +111,14 @@ async def wait_within(
             else:
                 await _wait_while_progressing(lease_port, work, frame, what, progress_seconds)
     except TimeoutError:
-        await abandon_work(lease_port, work, frame, stoppable)
+        await _abandon_work(lease_port, work, frame, stoppable)
         raise TimeoutError(f"{what} took more than {limit:g} s") from None
     except asyncio.CancelledError:
         if not (lease_port.draining and await _cut(work, stoppable)):
-            await abandon_work(lease_port, work, frame, stoppable)
+            await _abandon_work(lease_port, work, frame, stoppable)
             raise
-    except Failure:
-        await abandon_work(lease_port, work, frame, stoppable)
+    except Failure:  # it stalled
+        await _abandon_work(lease_port, work, frame, stoppable)
         raise
     if work.cancelled():
         raise Failure("STEP_FAILED", f"{what} canceled itself")
@@ -145,18 +141,17 @@ async def _wait_while_progressing(
 
 
 async def _cut(work: asyncio.Future[Any], stoppable: bool) -> bool:
-    """Stop work whose worker is stopping; whether it has an outcome all the same; see law 4."""
+    """Stop work whose worker is stopping. Returns whether the work has an outcome all the same; see law 4."""
     if stoppable:
         work.cancel()
     await asyncio.wait((work,), timeout=OUTCOME_SECONDS)
     return work.done() and not work.cancelled()
 
 
-async def abandon_work(
-    lease_port: LeasePort, work: asyncio.Future[Any], frame: Frame | None, stoppable: bool
+async def _abandon_work(
+    lease_port: LeasePort, work: asyncio.Future[Any], frame: Frame, stoppable: bool
 ) -> None:
-    if frame is not None:
-        frame.abandoned = True
+    frame.abandoned = True
     work.cancel()
     await wait_until_stopped(lease_port, work, STOP_SECONDS if stoppable else 0.0)
 
@@ -192,12 +187,6 @@ async def _work(
         raise exit_failure(how) from how
 
 
-def _is_canceled() -> bool:
-    """Whether the current task was canceled from outside, rather than by its own code."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def run_in_own_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
     """Run plain workflow code in its own daemon thread: it blocks neither the steps that it waits for nor the end of the process."""
     loop = asyncio.get_running_loop()
@@ -205,12 +194,10 @@ def run_in_own_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
     variables = contextvars.copy_context()
 
     def settle(value: Any, fault: BaseException | None) -> None:
-        if future.done():
-            return
-        if fault is None:
-            future.set_result(value)
-        else:
+        if fault is not None:
             fail_future(future, fault)
+        elif not future.done():
+            future.set_result(value)
 
     def run() -> None:
         value, fault = None, None

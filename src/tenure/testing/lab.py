@@ -13,21 +13,28 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from tenure import ids
+from tenure.artifacts import ArtifactStore
 from tenure.clock import us
+from tenure.declared.step_resolver import StepResolver
 from tenure.doctor.examination import examine_database
 from tenure.durations import parse_duration
+from tenure.engine.engine import Engine
 from tenure.engine.run_handle import RunHandle
 from tenure.errors import TenureError
 from tenure.govern.connector import Connector
+from tenure.govern.evidence.sealer import RunSealer
 from tenure.kernel.run_rows import CLOSED_RUN, CheckpointRow
 from tenure.limits import SWEEP_TIMERS_MAX
+from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.scheduler import Scheduler
+from tenure.orchestrator.sweeper import Sweeper
 from tenure.reads.runs import FOREVER_US
 from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.sdk.options import Duration
@@ -36,10 +43,11 @@ from tenure.shapes.events import Event
 from tenure.shapes.schedules import Schedule
 from tenure.shapes.steps import Step
 from tenure.store.policies import PolicyRegistry
-from tenure.testing.crashes import CrashPlan, PlannedCrash
+from tenure.store.postgres import PostgresStore
+from tenure.store.sqlite import SqliteStore
+from tenure.testing.crashes import WHEN, CrashPlan, PlannedCrash
 from tenure.testing.lab_clock import QUIET_SECONDS, LabClock, LabTimers
-from tenure.testing.lab_engine import LabEngine
-from tenure.testing.work_source import LabWorker
+from tenure.testing.work_source import LabWorker, LabWorkSource
 
 R = TypeVar("R")
 Definition = Workflow[..., Any] | Tool | Registry
@@ -51,6 +59,58 @@ LONGEST: Duration = "366d"
 SPINS = 50
 PAUSE_SECONDS = 0.001
 SCHEDULES_LOOKED_AT = 500
+
+
+class LabEngine(Engine):
+    """An engine with the lab's clock. The lab sweeps, schedules and sends heartbeats."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        clock: LabClock,
+        timers: LabTimers,
+        crashes: CrashPlan,
+        connectors: Iterable[Connector] = (),
+    ) -> None:
+        super().__init__(url, sweep=False, connectors=connectors)
+        self.runtime.artifacts = ArtifactStore(str(folder / "artifacts"))
+        self._clock = clock
+        self._timers = timers
+        self._crashes = crashes
+        self.shifted: PostgresStore | None = None
+
+    async def __aenter__(self) -> Self:
+        store: SqliteStore | PostgresStore
+        if self.url.startswith("sqlite:"):
+            store = SqliteStore(self.url.removeprefix("sqlite:"), clock=self._clock)
+        else:
+            store = self.shifted = PostgresStore(self.url)
+            self.sync_clock()
+        async with AsyncExitStack() as stack:
+            await store.migrate()
+            await store.open()
+            stack.push_async_callback(store.close)
+            orchestrator = Orchestrator(store, clock=self._clock)
+            orchestrator.resolver = StepResolver(store, self.artifacts)
+            await stack.enter_async_context(orchestrator)
+            self.sweeper = Sweeper(orchestrator)
+            self.scheduler = Scheduler(orchestrator)
+            self.runtime.sealing = RunSealer(store, self.artifacts, None)
+            self.runtime.open(store, orchestrator)
+            self._stack = stack.pop_all()
+        return self
+
+    def sync_clock(self) -> None:
+        """Set the clock of a PostgreSQL store to the lab's time."""
+        if self.shifted is not None:
+            self.shifted.shift_clock(self._clock.ahead_us)
+
+    @property
+    def work_source(self) -> LabWorkSource:
+        if not isinstance(self._work_source, LabWorkSource):
+            self._work_source = LabWorkSource(self, self._clock, self._timers, self._crashes)
+        return self._work_source
 
 
 class LabStuck(AssertionError):
@@ -140,7 +200,7 @@ class Lab:
         self.crashes = CrashPlan(self._killed)
         self.workers: list[LabWorker] = []
         self._dead: list[LabWorker] = []
-        self._restarting: set[asyncio.Task[None]] = set()
+        self._restarting: set[asyncio.Task[LabWorker]] = set()
         self.folder = Path()
         """The folder of its artifacts and its SQLite database while it is open."""
         self._stack = AsyncExitStack()
@@ -298,10 +358,9 @@ class Lab:
 
     def _progress(self) -> tuple[int, ...]:
         """Counters that change with everything that happens."""
-        work_source = self.engine.work_source
         return (
             self.engine.orchestrator.commands,
-            work_source.claimed,
+            self.engine.work_source.claimed,
             self.timers.fired,
             len(self.crashes.points),
         )
@@ -413,12 +472,9 @@ class Lab:
         self.workers.remove(worker)
         self.engine.remove_worker(worker)
         self._dead.append(worker)
-        task = asyncio.get_running_loop().create_task(self._start_again(worker))
+        task = asyncio.get_running_loop().create_task(self.add_worker(*worker.definitions, **worker.how))
         self._restarting.add(task)
         task.add_done_callback(self._restarting.discard)
-
-    async def _start_again(self, dead: LabWorker) -> None:
-        await self.add_worker(*dead.definitions, **dead.how)
 
     # ---------------------------------------------------------------------------------------- the end
 
@@ -432,3 +488,32 @@ class Lab:
     def number(self, run: RunHandle[Any]) -> int:
         """A run's id as a number, as in the store."""
         return ids.run_int(run.id)
+
+
+async def crash_everywhere(
+    story: Callable[[Lab], Awaitable[Any]],
+    *definitions: Definition,
+    **how: Any,
+) -> int:
+    """Run a test story without a crash, then twice per commit point: with the worker killed before that commit, and after it. Returns how
+    often the story ran.
+
+    The story gets a new lab each time, and must pass each time. Let it wait with `run.reaches(…)` and `run.result()`, which let the time
+    pass that a new worker needs.
+    """
+    async with Lab(*definitions, **how) as lab:
+        await story(lab)
+        points = list(lab.crashes.points)
+    count = 1
+    for number, name in enumerate(points):
+        for when in WHEN:
+            crash = PlannedCrash(when, point=number)
+            async with Lab(*definitions, **how) as lab:
+                lab.crashes.planned.append(crash)
+                try:
+                    await story(lab)
+                except BaseException as fault:
+                    fault.add_note(f"with a crash {when} commit point {number} ({name})")
+                    raise
+            count += 1
+    return count

@@ -1,15 +1,15 @@
 """A step of a plan that is an action.
 
 Laws:
-1. The step is one act, with one series of receipts: no attempt does it twice.
+1. The step is one act with one series of receipts, so that no later attempt does it again.
 2. If the act is known not to have happened and may be tried again, the attempt fails, and the step's own retries count.
-3. While people are asked, and until the act may be tried again, the step gives up its lease.
+3. While people decide, and until the act may be tried again, the step gives up its lease.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,8 +29,6 @@ LABEL = "act"
 
 
 class _With(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The `with` of a step that uses an action."""
-
     target: dict[str, Any] = {}
     fields: dict[str, Any] = {}
     key: str = ""
@@ -38,8 +36,6 @@ class _With(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ActionStepAttempt:
-    """One attempt of such a step; see the laws above."""
-
     def __init__(self, session: LeaseSession) -> None:
         self._session = session
         self._busy = 0
@@ -65,7 +61,7 @@ class ActionStepAttempt:
             result = await self._act(request)
             if result.state == "done":
                 return codec.encode(result.result, f"the output of {lease.name!r}")
-            await self._go_on(result)
+            await self._wait_to_repeat(result)
             request = msgspec.structs.replace(request, fresh=False)
 
     async def _act(self, request: ActRequest) -> ActResult:
@@ -80,31 +76,26 @@ class ActionStepAttempt:
                 raise
         return ActResult(state="cancel")
 
-    async def _go_on(self, result: ActResult) -> None:
-        """Wait until the act may be requested again, or raise why it will not be."""
-        if result.state == "wait":
-            assert result.no is not None
-            await self._suspend(result.no)
-        elif result.state == "failed" and (
-            result.code == "ACTION_BUSY" or (result.retry_at and not result.tried)
-        ):
-            await self._pause(result)
-        else:
-            await self._end(result)
+    async def _wait_to_repeat(self, result: ActResult) -> None:
+        """Wait until the act may be requested again. Raises if it will not be."""
+        match result.state:
+            case "wait":
+                await self._suspend(result.no)
+            case "failed" if result.code == "ACTION_BUSY" or (result.retry_at and not result.tried):
+                await self._pause(result)
+            case "failed" | "conflict":
+                retryable = result.retry_at is not None
+                raise Failure(result.code or "ACTION_FAILED", result.message, retryable=retryable)
+            case "misfit":
+                raise ReplayMismatch(result.message)
+            case "refused":
+                raise LeaseLost(result.code or "refused")
+            case _:
+                self._session.heartbeat_now()
+                await asyncio.get_running_loop().create_future()  # until the cancellation arrives
 
-    async def _end(self, result: ActResult) -> NoReturn:
-        if result.state in ("failed", "conflict"):
-            retryable = result.retry_at is not None
-            raise Failure(result.code or "ACTION_FAILED", result.message, retryable=retryable)
-        if result.state == "misfit":
-            raise ReplayMismatch(result.message)
-        if result.state == "refused":
-            raise LeaseLost(result.code or "refused")
-        self._session.heartbeat_now()
-        await asyncio.get_running_loop().create_future()  # until the cancellation arrives
-        raise AssertionError("never ends")
-
-    async def _suspend(self, no: int) -> None:
+    async def _suspend(self, no: int | None) -> None:
+        assert no is not None
         reply = await self._session.suspend((no,))
         if reply.state == "suspended":
             raise Suspended("waiting")
@@ -112,7 +103,7 @@ class ActionStepAttempt:
             raise LeaseLost(reply.state)
 
     async def _pause(self, result: ActResult) -> None:
-        """Pause until the act may be tried: in memory, or suspended if that is long."""
+        """Pause until the act may be tried: in memory if the pause is short, else suspended."""
         session = self._session
         until = result.retry_at
         if result.code == "ACTION_BUSY":
@@ -123,6 +114,4 @@ class ActionStepAttempt:
         if left < SHORT_SECONDS:
             await session.pause(max(left, 0.0))
             return
-        reply = await session.open_wait(f"{LABEL}!{until}", until=until)
-        assert reply.no is not None
-        await self._suspend(reply.no)
+        await self._suspend((await session.open_wait(f"{LABEL}!{until}", until=until)).no)
