@@ -103,7 +103,6 @@ class ActCalls:
             await self._journal.replay_order.take(NEW)
 
     async def _check_same(self, known: ReplayAct, request: ActRequest) -> None:
-        """End with ReplayMismatch if the code asks for another action than the one that was recorded here."""
         same = known.action == request.action and request.key in ("", known.name)
         if same and known.request is not None:
             known_request = msgspec.json.decode(await self._waits.load_payload(known.request) or b"{}")
@@ -192,12 +191,11 @@ class ActCalls:
     ) -> None:
         """Record a failure before there was a receipt; see law 1."""
         code = result.code if is_name(result.code, 1, CODE_CHARS_MAX) else "ACTION_FAILED"
-        message = result.message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None
         self._journal.record(
             request.label,
             state="failed",
             error=code,
-            message=message,
+            message=result.message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None,
             tries=tries,
             next_at=next_at,
             meta="{}",

@@ -62,7 +62,6 @@ async def try_once(
     lease_port: LeasePort, step: StepFunction[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any],
     limit: float | None,
 ) -> Any:  # fmt: skip
-    """Call a step's function once, in its own span if tracing is enabled."""
     if not tracing.is_enabled():
         return await _try(lease_port, step, frame, args, kwargs, limit)
     about = {"tenure.run_id": frame.run_id, "tenure.step": frame.step, "tenure.attempt": frame.attempt}

@@ -205,7 +205,6 @@ class Parameters:
         return f"its inputs are {', '.join(shown)}"
 
     def check(self, body: bytes | None) -> None:
-        """Refuse an input that does not match the parameters."""
         try:
             self._codec.decode(body or b"{}")
         except TenureError as refused:

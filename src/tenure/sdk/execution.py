@@ -36,7 +36,7 @@ from tenure.sdk.execution_waits import ExecutionWaits
 from tenure.sdk.exits import LeaseLost, Restart, StartRefused
 from tenure.sdk.journal import ExecutionJournal
 from tenure.sdk.lease_port import LeasePort
-from tenure.sdk.outcomes import describe_failure, has_step_failure, log_traceback
+from tenure.sdk.outcomes import describe_failure, log_traceback
 from tenure.sdk.replay_log import ReplayLog
 from tenure.sdk.scope import CallScope
 from tenure.sdk.step_calls import StepCalls
@@ -92,7 +92,8 @@ class WorkflowExecution:
         output = self.workflow.codec.encode(value)
         self.workflow.codec.echo(value, output)
         output = await self.waits.store_payload(output)
-        self.journal.lease_port.last_checkpoint = self.journal.take_unsent()
+        # A record that was not sent yet goes with the end of the run.
+        self.journal.lease_port.last_checkpoint, self.journal.unsent = self.journal.unsent, None
         return output
 
     def _classify(self, fault: Exception) -> Exception:
@@ -100,10 +101,10 @@ class WorkflowExecution:
         if isinstance(fault, StepFailed):
             return fault  # its traceback was logged when the step failed
         log_traceback(self.journal.lease_port, "", fault)
-        if (
-            isinstance(fault, TenureError | Failure) and not isinstance(fault, ExitFailure)
-        ) or has_step_failure(fault):
+        if isinstance(fault, TenureError | Failure) and not isinstance(fault, ExitFailure):
             return fault
+        if isinstance(fault, ExceptionGroup) and fault.subgroup(StepFailed) is not None:
+            return fault  # of an `asyncio.TaskGroup`
         return Failure("WORKFLOW_FAILED", describe_failure(fault)[1], retryable=False)
 
     async def record_once(self, key: str, make: Callable[[], Any]) -> Any:

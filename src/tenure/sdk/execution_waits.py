@@ -41,11 +41,9 @@ AHEAD_MAX = 100
 """How many waits are read beyond the one that has settled: code often asks for one after the other."""
 HAND_OVER_SECONDS = 0.2
 OPENINGS_MAX = 256
-"""Waits of one execution whose opening is not durable yet."""
 STAY_SECONDS_PER_ROW = 50e-6
 STAY_SECONDS_MIN = 0.01
 STAY_SECONDS_MAX = 1.0
-"""How long a run that only waits stays in memory; see law 5."""
 TURNS_OF_A_WAKE_UP = 5
 """Turns of the event loop between the end of a task and the next line of the code that awaits it."""
 LOOK_SECONDS = 0.5
@@ -85,7 +83,6 @@ class ExecutionWaits:
         """Set while the run is being suspended or given back."""
 
     def close(self) -> None:
-        """End the waits of code that has ended."""
         self._journal.closed = True
         for each in (self._quiet_timer, self._watcher, *self.branch_tasks):
             if each is not None:
@@ -381,7 +378,6 @@ class ExecutionWaits:
         return "resting" if self._branches <= self.busy else "unseen"
 
     def add_branch(self) -> None:
-        """Count a branch of the code that can go on."""
         self._branches += 1
 
     def remove_branch(self) -> None:
@@ -414,7 +410,6 @@ class ExecutionWaits:
             )
 
     def _stay_seconds(self) -> float:
-        """How long a run that only waits stays in memory; see law 5."""
         known = self._replay_log
         rows = len(known.checkpoints) + self._journal.steps_begun + max(len(known.waits), len(self._turns))
         return min(rows * STAY_SECONDS_PER_ROW, STAY_SECONDS_MAX)

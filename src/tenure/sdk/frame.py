@@ -96,7 +96,6 @@ class Frame:
                 loop.call_soon_threadsafe(progressed.set)
 
     async def progressed(self) -> None:
-        """Wait for the next report of progress."""
         if self._progressed is None:
             self._loop, self._progressed = asyncio.get_running_loop(), asyncio.Event()
         await self._progressed.wait()

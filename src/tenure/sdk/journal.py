@@ -34,7 +34,6 @@ class ExecutionJournal:
         self.loop = asyncio.get_running_loop()
         self.replay_order = ReplayOrder(self.loop)
         self.exit: ExecutionExit | None = None
-        """Why the execution has ended."""
         self.closed = False
         """Whether the workflow's code has ended."""
         self.main_task: asyncio.Task[Any] | None = None
@@ -45,7 +44,6 @@ class ExecutionJournal:
         self.collecting = False
         """Whether a branch waits for the replies in `_awaited`."""
         self._awaited: list[asyncio.Future[LeaseReply]] = []
-        """Replies that were taken from `pending`."""
         self.openings: set[asyncio.Future[LeaseReply]] = set()
         """Openings of waits that the code did not wait for, until they are durable."""
         self.waiters: dict[int, list[asyncio.Future[ReplayWait]]] = {}
@@ -74,7 +72,6 @@ class ExecutionJournal:
         raise self.exit or reason
 
     def check(self) -> None:
-        """Raise the exit of an execution that has ended."""
         if self.exit is not None:
             raise self.exit
 
@@ -94,11 +91,6 @@ class ExecutionJournal:
         if unsent is not None:
             self.unsent = None
             self.pending.append(self.lease_port.record(unsent))
-
-    def take_unsent(self) -> RecordCheckpoint | None:
-        """The last record if it has not been sent: it goes with the end of the run."""
-        unsent, self.unsent = self.unsent, None
-        return unsent
 
     async def barrier(self) -> None:
         """Wait until everything recorded is durable."""

@@ -32,8 +32,6 @@ WORD_CHARS_MAX = 100
 LEASE_OVER_CODES = frozenset({"LEASE_STALE", "LEASE_NOT_FOUND", "RUN_NOT_FOUND", "RUN_TERMINAL_STATE"})
 """Refusals that mean that the lease has ended."""
 
-_encode_meta = msgspec.json.Encoder().encode
-
 
 class _Meta(msgspec.Struct, omit_defaults=True):
     """What is recorded of a try in addition to its result (GWI-17)."""
@@ -46,7 +44,6 @@ class _Meta(msgspec.Struct, omit_defaults=True):
 
 
 def step_meta(step: StepFunction[..., Any], frame: Frame, begun: int) -> str:
-    """What is recorded of a try in addition to its result, as a JSON object."""
     spent = (time.perf_counter_ns() - begun) // 1000
     if step.agent is None and not frame.costs:
         return f'{{"us":{spent}}}'
@@ -69,7 +66,7 @@ def _encode(spent: int, agent: str | None, costs: list[Cost], bytes_max: int) ->
         tokens_out=sum(cost.tokens_out for cost in costs),
     )
     most = len(meta.costs)
-    while len(encoded := _encode_meta(meta)) > bytes_max and most > 1:
+    while len(encoded := msgspec.json.encode(meta)) > bytes_max and most > 1:
         most //= 2
         meta.costs = sum_costs(meta.costs, most)
     return encoded.decode()
@@ -118,7 +115,6 @@ def retry_pause_us(
 
 
 def check_child(row: ReplayWait, run_id: str) -> None:
-    """Raise ChildFailed if a child that has ended did not succeed."""
     if row.child_outcome != "succeeded":
         error = None if row.child_error is None else row.child_error.decode(errors="replace")
         raise ChildFailed(run_id, row.child_outcome or "ended", row.child_code or "?", error)
@@ -131,7 +127,6 @@ _OUR_FOLDERS = (
     *(str(Path(__file__).parent.parent / each) for each in ("sdk", "worker", "testing")),
     *(str(Path(each.__file__ or "").parent) for each in (asyncio, concurrent.futures)),
 )
-"""Folders whose frames are left out of a traceback."""
 
 
 def user_traceback(fault: BaseException) -> str:
@@ -161,8 +156,3 @@ def log_traceback(lease_port: LeasePort, key: str, fault: Exception) -> None:
     """Log where the user's own code failed, if it did."""
     if text := user_traceback(fault):
         lease_port.log(key, "error", text, {})
-
-
-def has_step_failure(fault: BaseException) -> bool:
-    """Whether it is an exception group (of an `asyncio.TaskGroup`) that contains a StepFailed."""
-    return isinstance(fault, BaseExceptionGroup) and fault.subgroup(StepFailed) is not None

@@ -102,8 +102,9 @@ async def _approve(scope: CallScope, key: str, spec: ApprovalSpec, show: Any) ->
         raise ApprovalRejected(spec.action, reason)
     if row.outcome == "expired":
         raise ApprovalExpired(spec.action)
-    at = to_optional_datetime(row.settled_at)
-    return ApprovalDecision(row.outcome == "approved", row.decided_by, reason, at)
+    return ApprovalDecision(
+        row.outcome == "approved", row.decided_by, reason, to_optional_datetime(row.settled_at)
+    )
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -376,8 +377,8 @@ async def _start(
     child = workflow.child(execution.journal.lease_port.new_run_id(), input_, on_close)
     opening = await execution.waits.begin_open(key, child=child)
     known = execution.journal.replay_log.waits.get(key)
-    run_id = child.run_id if known is None else int(known.name)
-    return ChildHandle(scope, opening, ids.run_text(run_id), workflow)
+    run_id = ids.run_text(child.run_id if known is None else int(known.name))
+    return ChildHandle(scope, opening, run_id, workflow)
 
 
 # ------------------------------------------------------------------------------- versions and restarts

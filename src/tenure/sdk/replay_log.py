@@ -17,7 +17,6 @@ PATCH_PREFIX = "patched:"
 
 
 def scope_path(key: str) -> str:
-    """The path of the scope that a key belongs to."""
     return key[: key.rfind("/") + 1]
 
 
@@ -73,7 +72,6 @@ class ReplayLog:
         return bool(self.checkpoints or self.waits or self.acts)
 
     def ask(self, key: str) -> None:
-        """Note that the code asks for a key."""
         scope = scope_path(key)
         left = self._unasked.get(scope)
         if left is not None:

@@ -28,20 +28,16 @@ class ReplayOrder:
         self._waiting: list[tuple[Place, int, asyncio.Future[None]]] = []
         self._arrivals = count()
         self._rounds = 0
-        self._looking = False
-
-    @property
-    def awaited(self) -> bool:
+        self.awaited = False
         """Whether a branch waits for its turn."""
-        return self._looking
 
     async def take(self, place: Place) -> None:
         """Wait for the turn of a result."""
         turn: asyncio.Future[None] = self._loop.create_future()
         heappush(self._waiting, (place, next(self._arrivals), turn))
         self._rounds = 0
-        if not self._looking:
-            self._looking = True
+        if not self.awaited:
+            self.awaited = True
             self._loop.call_soon(self._look)
         await turn
 
@@ -54,6 +50,6 @@ class ReplayOrder:
                 if not turn.done():
                     turn.set_result(None)
                     break
-        self._looking = bool(self._waiting)
-        if self._looking:
+        self.awaited = bool(self._waiting)
+        if self.awaited:
             self._loop.call_soon(self._look)

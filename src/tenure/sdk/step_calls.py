@@ -45,7 +45,6 @@ class StepCalls:
         self._lease_port = journal.lease_port
         self._chance = chance
         self.running: dict[str, Frame] = {}
-        """The steps that are being tried now, by key."""
         self.all_ended = asyncio.Event()
         """Set while no step is running."""
         self.all_ended.set()
@@ -165,8 +164,9 @@ class StepCalls:
                 )
                 return value
             if not isinstance(failed, NotBegun):
-                meta = step_meta(step, frame, begun)
-                await self._failed(key, step, digest, tries, failed, meta, recorded_input)
+                await self._failed(
+                    key, step, digest, tries, failed, step_meta(step, frame, begun), recorded_input
+                )
             else:
                 tries -= 1
                 if not step.idempotent:

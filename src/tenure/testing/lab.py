@@ -265,7 +265,6 @@ class Lab:
         return await self.engine.reject(run.id, approver=by, **await self._with_revision(run, answer))
 
     async def _with_revision(self, run: RunHandle[Any], answer: dict[str, Any]) -> dict[str, Any]:
-        """An answer with the digest and revision of its question."""
         open_questions = await self.engine.approvals.list(run.id)
         meant = [
             one for one in open_questions if one.no == answer.get("no", one.no) and one.status == "requested"
@@ -347,17 +346,17 @@ class Lab:
         await self.settle(leave=leave)
 
     async def _next(self) -> int | None:
-        store = self.engine.store
-        moments = [row.now_us for row in await store.read("next_wake")]
-        horizon = self.moment(LONGEST)
-        due = await store.read("schedules_due", horizon, SCHEDULES_LOOKED_AT)
-        moments += [row.next_at for row in due if row.next_at is not None]
-        moments.append(self.timers.next_us())
-        moments += [heartbeater.next_us() for heartbeater in self.engine.work_source.heartbeaters]
+        """The next time at which something is due."""
+        read = self.engine.store.read
+        moments = [
+            *(row.now_us for row in await read("next_wake")),
+            *(row.next_at for row in await read("schedules_due", self.moment(LONGEST), SCHEDULES_LOOKED_AT)),
+            *(heartbeater.next_us() for heartbeater in self.engine.work_source.heartbeaters),
+            self.timers.next_us(),
+        ]
         return min((at for at in moments if at is not None), default=None)
 
     def _progress(self) -> tuple[int, ...]:
-        """Counters that change with everything that happens."""
         return (
             self.engine.orchestrator.commands,
             self.engine.work_source.claimed,

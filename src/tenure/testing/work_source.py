@@ -56,7 +56,6 @@ class ConnectorCallPoint(msgspec.Struct, frozen=True):
 
 
 CrashPoint = LeaseCommand | ActCommand | ConnectorCallPoint
-"""Where a worker may crash."""
 
 
 class _GovernorPort:
@@ -75,8 +74,6 @@ class _GovernorPort:
 
 
 class _CrashingConnector:
-    """A connector whose calls are points for crashes."""
-
     def __init__(self, inner: Connector, work_source: LabWorkSource) -> None:
         self._inner = inner
         self._work_source = work_source
@@ -155,7 +152,6 @@ class LabHeartbeater:
         return min((lease.due_us for lease in self._leases.values()), default=None)
 
     async def send_due(self) -> int:
-        """Send the heartbeats that are due, and return their number."""
         now = self._clock.now_us()
         due = {key: lease for key, lease in self._leases.items() if lease.due_us <= now}
         if not due:
@@ -187,7 +183,6 @@ class LabWorkSource(LocalWorkSource):
         self.heartbeaters: list[LabHeartbeater] = []
         self.dead: set[str] = set()
         self.holders: dict[LeaseKey, str] = {}
-        """Which worker holds a lease."""
         self.claimed = 0
         self.wake_ups = 0
         self.looked: dict[str, int] = {}
@@ -199,11 +194,11 @@ class LabWorkSource(LocalWorkSource):
         self._wake_event.set()
         self._wake_event = asyncio.Event()
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
-        del wait_seconds  # it waits to be woken up
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
+        """Lease up to `limit` steps. While there are none, wait to be woken up."""
         while True:
             number, event = self.wake_ups, self._wake_event
-            leases = await super().claim(worker, queues, limit, 0.0)
+            leases = await super().claim(worker, queues, limit)
             self.claimed += len(leases)
             if leases and self.crashes.strikes(worker, "claim", None):
                 leases = []
@@ -219,7 +214,6 @@ class LabWorkSource(LocalWorkSource):
                 news.cancel()
 
     def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
-        """Send a message, unless its worker is dead or crashes at it; see laws 2 and 3."""
         worker = message.context.actor.removeprefix("worker:")
         return self.send_alive(worker, message, partial(super().submit, message))
 
@@ -246,8 +240,6 @@ class LabWorkSource(LocalWorkSource):
 
 
 class LabWorker(Worker):
-    """A worker whose activity is visible to the lab."""
-
     work_source: LabWorkSource
 
     def __init__(
@@ -272,7 +264,6 @@ class LabWorker(Worker):
         super()._begin(lease)
 
     def take(self, lease: Lease | None) -> None:
-        """Take a reserved lease, or crash before it."""
         if lease is not None and self.work_source.crashes.strikes(self.name, "claim", None):
             lease = None
         super().take(lease)
@@ -302,8 +293,7 @@ class LabWorker(Worker):
     def _session_activity(session: LeaseSession, leave: Sequence[str]) -> str:
         if session.execution is None:
             return "resting" if session.lease.kind != "body" and session.lease.name in leave else "working"
-        left = sum(name in leave for name in _steps_of(session))
-        return session.execution.waits.activity(left)
+        return session.execution.waits.activity(sum(name in leave for name in _steps_of(session)))
 
 
 def _steps_of(session: LeaseSession) -> list[str]:

@@ -33,7 +33,6 @@ from tenure.store.factory import open_store
 log = get_logger(__name__)
 
 RETRY_SECONDS = 0.25
-"""The pause after a failed heartbeat."""
 ATTEMPT_SECONDS_MIN = 0.2
 OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
@@ -101,9 +100,7 @@ class Heartbeater:
         self._changed = threading.Condition(self._lock)
         self._stopping = False
         self._next_send = math.inf
-        """When the sending thread wakes up."""
         self._next_check = math.inf
-        """When the watching thread wakes up."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sending_loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
@@ -200,7 +197,7 @@ class Heartbeater:
                 await channel.open()
         except Exception as fault:
             log.warning("heartbeat_channel_not_opened", error=repr(fault))
-            self._drop(channel)
+            self._close_later(channel)
             channel = None
         while not self._stopping:
             due = await self._due()
@@ -216,12 +213,11 @@ class Heartbeater:
                     replies = await channel.send([lease.message for lease in due.values()])
             except Exception as fault:
                 log.warning("heartbeats_failed", leases=len(due), error=repr(fault))
-                self._drop(channel)
+                self._close_later(channel)
                 channel = None
-                self._postpone(due)
-            else:
-                self._handle_replies(due, replies, sent_at)
-        self._drop(channel)
+                replies = dict.fromkeys(due, LeaseReply(REPLY_UNKNOWN))
+            self._handle_replies(due, replies, sent_at)
+        self._close_later(channel)
         if self._closing:
             await asyncio.wait(self._closing, timeout=CLOSE_SECONDS)
 
@@ -240,18 +236,11 @@ class Heartbeater:
                 await self._wake.wait()
         return {}
 
-    def _drop(self, channel: HeartbeatChannel | None) -> None:
-        """Close a channel in the background."""
+    def _close_later(self, channel: HeartbeatChannel | None) -> None:
         if channel is not None:
             closing = asyncio.ensure_future(_close(channel))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-
-    def _postpone(self, due: dict[LeaseKey, TrackedLease]) -> None:
-        now = clock.boot_seconds()
-        with self._lock:
-            for lease in due.values():
-                lease.due = now + min(RETRY_SECONDS, lease.every_seconds / 4)
 
     def _handle_replies(
         self, due: dict[LeaseKey, TrackedLease], replies: dict[LeaseKey, LeaseReply], sent_at: float

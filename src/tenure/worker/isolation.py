@@ -86,7 +86,7 @@ async def run_isolated(
             "from tenure.worker.isolation import main; main()",
             str(writing),
             stdin=asyncio.subprocess.PIPE,
-            stdout=sys.stderr.fileno() if _has_fileno() else asyncio.subprocess.DEVNULL,
+            stdout=_stderr_or_null(),
             pass_fds=(writing,),
             start_new_session=True,
         )
@@ -113,10 +113,10 @@ async def run_isolated(
         await asyncio.wait((listening, ending), return_when=asyncio.FIRST_COMPLETED)
         if not (listening.done() and listening.exception() is not None):
             await asyncio.wait((ending,))
-        _kill(process)
+        _kill_group(process)
         await asyncio.wait((listening,), timeout=DRAIN_SECONDS)
     finally:
-        _kill(process)
+        _kill_group(process)
         await asyncio.wait((ending,))
         stdin.close()
         listening.cancel()
@@ -125,8 +125,11 @@ async def run_isolated(
     if result is None:
         code = process.returncode or 0
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        killed = True if code in (-signal.SIGKILL, -signal.SIGTERM) else None
-        raise Failure("STEP_FAILED", f"the process of step {step.name!r} {how}", retryable=killed)
+        raise Failure(
+            "STEP_FAILED",
+            f"the process of step {step.name!r} {how}",
+            retryable=True if code in (-signal.SIGKILL, -signal.SIGTERM) else None,
+        )
     if result.code is not None:
         raise Failure(result.code, result.message, retryable=result.retryable)
     return step.codec.decode(bytes(result.value))
@@ -149,17 +152,15 @@ def _call(step: StepFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return call
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill the whole process group: the process leads its own session."""
-    with suppress(ProcessLookupError, PermissionError):  # nothing is left; macOS answers EPERM
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS reports EPERM then
         os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _listen(reading: int, frame: Frame | None, begin: Callable[[], None]) -> _Message | None:
     """Read what the process sends, and return its result, or None if it ends without one. Raises what `begin` raises."""
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
     )
     try:
@@ -183,12 +184,11 @@ async def _listen(reading: int, frame: Frame | None, begin: Callable[[], None]) 
     return None
 
 
-def _has_fileno() -> bool:
+def _stderr_or_null() -> int:
     try:
-        sys.stderr.fileno()
-    except (OSError, AttributeError, ValueError):
-        return False
-    return True
+        return sys.stderr.fileno()
+    except (OSError, AttributeError, ValueError):  # it was replaced by an object that is no file
+        return asyncio.subprocess.DEVNULL
 
 
 # ------------------------------------------------------------------------------------------ in the process

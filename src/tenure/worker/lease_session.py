@@ -90,14 +90,12 @@ class LeaseSession:
         self.cancel = False
         """Whether cancellation was requested."""
         self.lost = False
-        """Whether the lease is no longer ours."""
         self.draining = False
         self.drained = asyncio.Event()
         """Set with `draining`, to wake code that sleeps."""
         self.last_checkpoint: c.RecordCheckpoint | None = None
         self.succeeded = False
         self.output: bytes | None = None
-        """The output of a run that has succeeded."""
         self.costs: list[Cost] = []
         self.cost: str | None = None
         """What a tool's attempt has cost in all, as a text for people."""

@@ -5,6 +5,9 @@ Laws:
    (`tenure.declared.step_resolver`).
 2. A tool gets named arguments, checked against its signature. A command gets an argv list and a clean environment, and runs in the
    worker's confinement.
+3. An action is one act with one series of receipts, so that no later attempt does it again.
+4. If the act is known not to have happened and may be tried again, the attempt fails, and the step's own retries count.
+5. While people decide, and until the act may be tried again, the step gives up its lease.
 """
 
 from __future__ import annotations
@@ -21,16 +24,19 @@ from tenure import ids, tracing
 from tenure.artifacts import is_reference
 from tenure.commands.confinement import Confinement
 from tenure.commands.process import ResolvedCommand, decode_command, run_command
+from tenure.errors import TenureError
 from tenure.kernel import capability
 from tenure.reads.resume_state import ALL_WAITS
 from tenure.sdk import codec, context
+from tenure.sdk.act_request import ActRequest, ActResult
+from tenure.sdk.acts import BUSY_SECONDS
 from tenure.sdk.attempts import call_if_held, exit_failure, wait_within
 from tenure.sdk.definitions import Registry, Tool
 from tenure.sdk.errors import Failure
-from tenure.sdk.exits import ReplayMismatch, Suspended
+from tenure.sdk.execution_waits import SHORT_SECONDS
+from tenure.sdk.exits import Interrupted, LeaseLost, ReplayMismatch, Suspended
 from tenure.sdk.frame import Frame
-from tenure.sdk.outcomes import check_child, tool_meta
-from tenure.worker.action_step import ActionStepAttempt
+from tenure.sdk.outcomes import LEASE_OVER_CODES, check_child, tool_meta
 
 if TYPE_CHECKING:
     from tenure.worker.lease_session import LeaseSession
@@ -39,7 +45,8 @@ if TYPE_CHECKING:
 
 CHILD = "workflow:"
 """Prefix of the tool of a step that starts another workflow."""
-LABEL = "child"
+CHILD_LABEL = "child"
+ACT_LABEL = "act"
 
 
 class PlanStepAttempt:
@@ -71,7 +78,7 @@ class PlanStepAttempt:
     async def _run_child(self, name: str, body: bytes | None) -> bytes | None:
         session = self._session
         waits = await session.load_waits(*ALL_WAITS) if session.lease.n > 1 else []
-        known = next((row for row in waits if row.label == LABEL), None)
+        known = next((row for row in waits if row.label == CHILD_LABEL), None)
         if known is None or known.state == "open":
             no = known.no if known is not None else await self._start_child(name, body)
             reply = await session.suspend((no,))
@@ -89,7 +96,7 @@ class PlanStepAttempt:
             )
         workflow.parameters.check(body)
         child = workflow.child(self._session.new_run_id(), await self._store(body))
-        reply = await self._session.open_wait(LABEL, child=child)
+        reply = await self._session.open_wait(CHILD_LABEL, child=child)
         assert reply.no is not None
         return reply.no
 
@@ -148,3 +155,96 @@ class PlanStepAttempt:
 
     def _log_line(self, stream: str, text: str) -> None:
         self._session.log(self._session.lease.name, "info" if stream == "stdout" else "warning", text, {})
+
+
+# --------------------------------------------------------------------------------------- actions
+
+
+class _With(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    target: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
+    key: str = ""
+    why: str = ""
+
+
+class ActionStepAttempt:
+    def __init__(self, session: LeaseSession) -> None:
+        self._session = session
+        self._busy = 0
+
+    async def run(self, body: bytes | None, key: str) -> bytes | None:
+        lease = self._session.lease
+        try:
+            options = msgspec.json.decode(body or b"{}", type=_With)
+        except msgspec.DecodeError as wrong:
+            problem = f"step {lease.name!r}: with: {wrong}; {lease.tool} takes target, fields, key and why"
+            raise Failure("INVALID_INPUT", problem, retryable=False) from wrong
+        request = ActRequest(
+            label=ACT_LABEL,
+            action=lease.tool,
+            target=options.target,
+            fields=options.fields,
+            key=options.key or key,
+            why=options.why,
+            fresh=lease.n == 1,
+        )
+        while True:
+            self._session.check_begin()
+            result = await self._act(request)
+            if result.state == "done":
+                return codec.encode(result.result, f"the output of {lease.name!r}")
+            await self._wait_to_repeat(result)
+            request = msgspec.structs.replace(request, fresh=False)
+
+    async def _act(self, request: ActRequest) -> ActResult:
+        try:
+            return await self._session.act(request)
+        except TenureError as refused:
+            if refused.code in LEASE_OVER_CODES:
+                raise LeaseLost(refused.code) from refused
+            if refused.retryable:
+                raise Interrupted(refused.code) from refused
+            if refused.code != "RUN_CANCELING":
+                raise
+        return ActResult(state="cancel")
+
+    async def _wait_to_repeat(self, result: ActResult) -> None:
+        """Wait until the act may be requested again. Raises if it will not be."""
+        match result.state:
+            case "wait":
+                await self._suspend(result.no)
+            case "failed" if result.code == "ACTION_BUSY" or (result.retry_at and not result.tried):
+                await self._pause(result)
+            case "failed" | "conflict":
+                raise Failure(
+                    result.code or "ACTION_FAILED", result.message, retryable=result.retry_at is not None
+                )
+            case "misfit":
+                raise ReplayMismatch(result.message)
+            case "refused":
+                raise LeaseLost(result.code or "refused")
+            case _:
+                self._session.heartbeat_now()
+                await asyncio.get_running_loop().create_future()  # until the cancellation arrives
+
+    async def _suspend(self, no: int | None) -> None:
+        assert no is not None
+        reply = await self._session.suspend((no,))
+        if reply.state == "suspended":
+            raise Suspended("waiting")
+        if reply.state != "go_on":  # refused, or canceled
+            raise LeaseLost(reply.state)
+
+    async def _pause(self, result: ActResult) -> None:
+        """Pause until the act may be tried: in memory if the pause is short, else suspended."""
+        session = self._session
+        until = result.retry_at
+        if result.code == "ACTION_BUSY":
+            until = session.now_us() + round(BUSY_SECONDS[min(self._busy, len(BUSY_SECONDS) - 1)] * 1e6)
+            self._busy += 1
+        assert until is not None
+        left = (until - session.now_us()) / 1e6
+        if left < SHORT_SECONDS:
+            await session.pause(max(left, 0.0))
+            return
+        await self._suspend((await session.open_wait(f"{ACT_LABEL}!{until}", until=until)).no)

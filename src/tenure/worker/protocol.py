@@ -271,7 +271,6 @@ class CompleteMessage(RunnerMessage, kw_only=True, frozen=True):
     output: Any = UNSET
     cost: str | None = None
     spent: tuple[Spent, ...] = ()
-    """As in `CostMessage`."""
     last: CheckpointMessage | None = None
     """A checkpoint to record in the same commit, before the end."""
     restart: ChildRun | None = None
@@ -287,7 +286,6 @@ class FailMessage(RunnerMessage, kw_only=True, frozen=True):
     """If it is left out, the run's profile decides by the code."""
     cost: str | None = None
     spent: tuple[Spent, ...] = ()
-    """As in `CostMessage`."""
 
 
 class ReleaseMessage(RunnerMessage, kw_only=True, frozen=True):

@@ -33,7 +33,6 @@ from tenure.kernel.registry_rows import LogLineRow
 from tenure.logs import get_logger
 from tenure.processes import own_identity
 from tenure.sdk.act_request import ActRequest, ActResult
-from tenure.sdk.definitions import Workflow
 from tenure.sdk.replay_log import ReplayLog
 from tenure.store.replay import ReplayWait
 from tenure.worker import protocol as p
@@ -51,7 +50,7 @@ from tenure.worker.protocol_codec import (
     encode_message,
     format_lease_id,
 )
-from tenure.worker.work_source import HOST_CLOCK, BaseWorkSource, heartbeat_for, lease_key
+from tenure.worker.work_source import HOST_CLOCK, WorkSource, heartbeat_for, lease_key
 
 log = get_logger(__name__)
 
@@ -65,9 +64,9 @@ _decode_batch_reply = msgspec.json.Decoder(p.MessageBatchReply).decode
 _decode_claim_reply = msgspec.json.Decoder(p.ClaimReply).decode
 
 
-class RemoteWorkSource(BaseWorkSource):
+class RemoteWorkSource(WorkSource):
     def __init__(self, server: str, key: str) -> None:
-        super().__init__()
+        super().__init__(lambda _run, _output: None, lambda _run: None)  # this process has no waiters
         self._connection = RunnerConnection(server, key)
         self._make_channel = partial(_ServerHeartbeatChannel, server, key, self)
         self._batchers = [MessageBatcher(self.send) for _ in range(BATCHERS)]
@@ -90,14 +89,14 @@ class RemoteWorkSource(BaseWorkSource):
 
     # ----------------------------------------------------------------------------------------- claims
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
         """Lease up to `limit` steps; the claim waits for them at the server. A caller that is canceled ends the claim there, and still gets
         the leases that were granted."""
         request = p.ClaimRequest(
             claim_id=secrets.token_hex(12),
             capabilities=tuple(queues),
             max=limit,
-            wait_s=max(wait_seconds, POLL_SECONDS),
+            wait_s=POLL_SECONDS,
             worker=worker,
             ack=True,
             session=self.session,
@@ -249,10 +248,6 @@ class RemoteWorkSource(BaseWorkSource):
             self._actions = msgspec.json.decode(reply, type=p.ActionsReply).actions
         return self._actions
 
-    def system_workflows(self) -> Sequence[Workflow[..., Any]]:
-        """None: they need the database."""
-        return ()
-
     def now_us(self) -> int:
         if self._clock_offset_us is None:
             return HOST_CLOCK.now_us()
@@ -263,12 +258,6 @@ class RemoteWorkSource(BaseWorkSource):
 
     def new_run_id(self, tenant: str) -> int:
         return self._ids.new(self.now_us(), tenant)
-
-    def succeeded(self, run_id: int, output: bytes | None) -> None:
-        """Nothing to do: this process has no waiters."""
-
-    def ended(self, run_id: int) -> None:
-        """Nothing to do: this process has no waiters."""
 
     # --------------------------------------------------------------------------------------------- logs
 
@@ -291,8 +280,9 @@ class RemoteWorkSource(BaseWorkSource):
         self._lines_waiting -= len(entries)
         token = self.tokens.get(key)
         for at in range(0, len(entries) if token else 0, p.LINES_MAX):
-            lines = entries[at : at + p.LINES_MAX]
-            message = p.ADDRESSED_MESSAGES["log"](lease=format_lease_id(*key), token=token, lines=lines)
+            message = p.ADDRESSED_MESSAGES["log"](
+                lease=format_lease_id(*key), token=token, lines=entries[at : at + p.LINES_MAX]
+            )
             self._batchers[key[0] % BATCHERS].put(
                 EncodedMessage(_encode(message), key, False)
             ).add_done_callback(_warn_of_lost_lines)
@@ -322,8 +312,8 @@ class RemoteWorkSource(BaseWorkSource):
 
     async def register_workflows(self, workflows: list[p.WorkflowEntry]) -> list[str]:
         """Register workflows at the server, and return its refusals in words."""
-        body = _encode(p.WorkflowsRequest(workflows=workflows))
-        reply = await self._connection.request("POST", "/runner/workflows", body)
+        request = _encode(p.WorkflowsRequest(workflows=workflows))
+        reply = await self._connection.request("POST", "/runner/workflows", request)
         return msgspec.json.decode(reply, type=p.RegisterReply).refused
 
     async def leave(self, worker: str) -> None:

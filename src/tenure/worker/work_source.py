@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from tenure import clock
 from tenure.artifacts import ArtifactStore
@@ -63,82 +63,90 @@ class HostTimers:
         return asyncio.timeout(seconds)
 
 
-class WorkSource(Protocol):
-    timers: Timers
-    session: int | None
-    """Identifies this process in its leases, so that they end when it is proven dead. None if that cannot be proven on this host."""
-
-    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
-        """Lease up to `limit` steps; wait if there are none. `Lease.asked_at` is set."""
-
-    async def wait_for_work(self, wait_seconds: float) -> None:
-        """Wait until there may be something new to claim."""
-
-    def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
-        """Send a message of a lease. Messages of one lease are carried out in the order in which they are sent."""
-
-    async def renew(self, lease: Lease) -> bool:
-        """Extend a lease that may have expired. Returns whether it is certainly ours."""
-
-    def forget_lease(self, lease: Lease) -> None: ...
-
-    def make_heartbeater(self, on_replies: HeartbeatCallback) -> Heartbeater:
-        """A heartbeater that does not need the worker's loop."""
-
-    async def load_replay_log(self, lease: Lease) -> ReplayLog:
-        """What the lease's step recorded before."""
-
-    async def load_waits(self, lease: Lease, first: int, last: int) -> list[ReplayWait]:
-        """The waits of the lease's step with numbers from `first` to `last`."""
-
-    async def act(self, lease: Lease, request: ActRequest, held_until: Callable[[], float]) -> ActResult:
-        """Have a governor act. `held_until` returns until when the lease is certainly ours, by `clock.boot_seconds`."""
-
-    async def actions(self) -> Sequence[str]:
-        """The actions that the governor can do."""
-
-    def system_workflows(self) -> Sequence[Workflow[..., Any]]:
-        """Tenure's own workflows that a worker of this source serves too."""
-
-    def now_us(self) -> int:
-        """The store's time, as far as it is known here."""
-
-    def new_run_id(self, tenant: str) -> int: ...
-
-    def succeeded(self, run_id: int, output: bytes | None) -> None:
-        """A run has succeeded: its waiters in this process get the output."""
-
-    def ended(self, run_id: int) -> None:
-        """This worker is done with a run: its waiters in this process read its state."""
-
-    def log(self, lease: Lease, line: LogLineRow) -> None:
-        """Add a line to a run's log. Lines are sent together a moment later. May be called from any thread."""
-
-    async def store_artifact(self, lease: Lease, body: bytes) -> bytes:
-        """Store a large payload as an artifact of the lease's run, and return the reference to record."""
-
-    async def load_artifact(self, lease: Lease, reference: bytes) -> bytes: ...
-
-    async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
-        """Announce a worker. Repeated every few seconds."""
-
-    async def leave(self, worker: str) -> None:
-        """Send buffered log lines, and withdraw a worker that stops."""
-
-
-class BaseWorkSource(ABC):
-    """What both kinds share: timers, the session of the process, and log lines, which are collected and sent together."""
-
+class WorkSource(ABC):
     timers: Timers = HostTimers()
 
-    def __init__(self) -> None:
+    def __init__(self, succeeded: Callable[[int, bytes | None], None], ended: Callable[[int], None]) -> None:
+        self.succeeded = succeeded
+        """Called with a run that has succeeded and its output, for waiters in this process."""
+        self.ended = ended
+        """Called with any other run that this worker is done with, for waiters in this process."""
         self.session = secrets.randbits(SESSION_BITS) if own_identity() is not None else None
+        """Identifies this process in its leases, so that they end when it is proven dead. None if that cannot be proven on this host."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._lines_waiting = 0
         self._flushing: asyncio.Task[None] | None = None
 
+    @abstractmethod
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
+        """Lease up to `limit` steps. `Lease.asked_at` is set."""
+
+    @abstractmethod
+    async def wait_for_work(self, wait_seconds: float) -> None:
+        """Wait until there may be something new to claim."""
+
+    @abstractmethod
+    def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
+        """Send a message of a lease. Messages of one lease are carried out in the order in which they are sent."""
+
+    @abstractmethod
+    async def renew(self, lease: Lease) -> bool:
+        """Extend a lease that may have expired. Returns whether it is certainly ours."""
+
+    @abstractmethod
+    def forget_lease(self, lease: Lease) -> None: ...
+
+    @abstractmethod
+    def make_heartbeater(self, on_replies: HeartbeatCallback) -> Heartbeater:
+        """A heartbeater that does not need the worker's loop."""
+
+    @abstractmethod
+    async def load_replay_log(self, lease: Lease) -> ReplayLog:
+        """What the lease's step recorded before."""
+
+    @abstractmethod
+    async def load_waits(self, lease: Lease, first: int, last: int) -> list[ReplayWait]:
+        """The waits of the lease's step with numbers from `first` to `last`."""
+
+    @abstractmethod
+    async def act(self, lease: Lease, request: ActRequest, held_until: Callable[[], float]) -> ActResult:
+        """Have a governor act. `held_until` returns until when the lease is certainly ours, by `clock.boot_seconds`."""
+
+    @abstractmethod
+    async def actions(self) -> Sequence[str]:
+        """The actions that the governor can do."""
+
+    def system_workflows(self) -> Sequence[Workflow[..., Any]]:
+        """Tenure's own workflows that a worker of this source serves too."""
+        return ()
+
+    @abstractmethod
+    def now_us(self) -> int:
+        """The store's time, as far as it is known here."""
+
+    @abstractmethod
+    def new_run_id(self, tenant: str) -> int: ...
+
+    @abstractmethod
+    async def store_artifact(self, lease: Lease, body: bytes) -> bytes:
+        """Store a large payload as an artifact of the lease's run, and return the reference to record."""
+
+    @abstractmethod
+    async def load_artifact(self, lease: Lease, reference: bytes) -> bytes: ...
+
+    @abstractmethod
+    async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
+        """Announce a worker. Repeated every few seconds."""
+
+    @abstractmethod
+    async def leave(self, worker: str) -> None:
+        """Send buffered log lines, and withdraw a worker that stops."""
+
+    # ------------------------------------------------------- log lines, which are collected and sent together
+
     def log(self, lease: Lease, line: LogLineRow) -> None:
+        """Add a line to a run's log a moment later. May be called from any thread."""
         if threading.get_ident() == self._thread:
             self._add_line(lease, line)
         else:
@@ -172,9 +180,7 @@ class BaseWorkSource(ABC):
         await self.flush()
 
 
-class LocalWorkSource(BaseWorkSource):
-    """The work source of a worker with its own access to the database."""
-
+class LocalWorkSource(WorkSource):
     def __init__(
         self,
         url: str,
@@ -184,13 +190,11 @@ class LocalWorkSource(BaseWorkSource):
         ended: Callable[[int], None],
         governor: Governor,
     ) -> None:
-        super().__init__()
+        super().__init__(succeeded, ended)
         self.url = url
         self.governor = governor
         self.orchestrator = orchestrator
         self.artifacts = artifacts
-        self.succeeded = succeeded
-        self.ended = ended
         self._registered: set[str] = set()
         self._lines: list[LogLineRow] = []
         self._unsent: deque[tuple[LeaseCommand, asyncio.Future[LeaseReply]]] = deque()
@@ -202,17 +206,14 @@ class LocalWorkSource(BaseWorkSource):
     def store(self) -> Store:
         return self.orchestrator.store
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
         """Lease up to `limit` steps. A caller that is canceled meanwhile still gets the leases: a lease without a holder would cost an
         attempt."""
         claiming = asyncio.ensure_future(self._claim(worker, queues, limit))
         try:
-            leases = await asyncio.shield(claiming)
+            return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             return await claiming
-        if not leases and wait_seconds > 0:
-            await self.wait_for_work(wait_seconds)
-        return leases
 
     async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
         asked_at = clock.boot_seconds()
@@ -289,8 +290,11 @@ class LocalWorkSource(BaseWorkSource):
         [run], ([spec], bodies, outputs) = await asyncio.gather(
             self.store.read("get_run", lease.run_id), self._read_outputs(lease.run_id)
         )
-        trigger = {"type": spec.trigger_type, "ref": spec.trigger_ref}
-        facts = {"version": run.code_version, "repo": run.repo, "trigger": trigger}
+        facts = {
+            "version": run.code_version,
+            "repo": run.repo,
+            "trigger": {"type": spec.trigger_type, "ref": spec.trigger_ref},
+        }
         before = spec.resumed_from
         while before is not None:  # the runs that this one resumes did the steps it skips
             specs, _, earlier = await self._read_outputs(before)
@@ -301,7 +305,6 @@ class LocalWorkSource(BaseWorkSource):
     async def _read_outputs(
         self, run_id: int
     ) -> tuple[list[RunSpecRow], dict[int | None, bytes | None], dict[str, bytes | None]]:
-        """The spec of a run, its payloads, and the outputs of its steps that have succeeded."""
         read = self.store.read
         specs, steps, payloads = await asyncio.gather(
             read("get_spec", run_id), read("steps_of", run_id), read("payloads_of", run_id)

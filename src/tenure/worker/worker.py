@@ -69,7 +69,6 @@ CLAIM_WAIT_SECONDS = 1.0
 CLAIM_PAUSE_SECONDS_MIN = 0.2
 CLAIM_PAUSE_SECONDS_MAX = 3.0
 CLAIM_END_SECONDS = 10.0
-"""How long a claim may still take when the worker stops."""
 FINAL_MESSAGE_SECONDS = 20.0
 FINAL_MESSAGE_PAUSE_SECONDS = 0.05
 REGISTER_SECONDS = 10.0
@@ -104,7 +103,6 @@ class Worker:
         self._command_user = command_user
         self._allow_unconfined = allow_unconfined_commands
         self.confinement = UNCONFINED
-        """How commands are confined; chosen at the start."""
         self.counts = dict.fromkeys(
             ("claimed", "succeeded", "failed", "suspended", "released", "canceled", "parked", "lost"), 0
         )
@@ -211,7 +209,6 @@ class Worker:
 
     @property
     def busy(self) -> list[tuple[str, str]]:
-        """The run and step of each lease."""
         return [(session.run_id, session.lease.name) for session in self._sessions.values()]
 
     def frames(self, run_id: str) -> list[Frame]:
@@ -252,7 +249,7 @@ class Worker:
             # A quarter of the free slots stays for runs that are started in this process meanwhile.
             self._claimed = limit = min(max(free - free // 4, 1), CLAIM_STEPS_MAX)
             try:
-                leases = await self.work_source.claim(self.name, self.queues, limit, 0.0)
+                leases = await self.work_source.claim(self.name, self.queues, limit)
             except Exception as fault:  # the next claim may succeed
                 self._claimed = 0
                 log.warning("claim_failed", worker=self.name, error=repr(fault))
@@ -470,10 +467,9 @@ class Worker:
                 self.counts["lost"] += 1
             case Interrupted() | NotBegun():
                 await self._release(session)
-            case ReplayMismatch(why=why):
-                await self._send_final(
-                    session, c.Park(**session.next_address(), why=_printable(why)), "parked"
-                )
+            case ReplayMismatch():
+                why = "".join(char if char.isprintable() else "?" for char in str(fault))[:900]
+                await self._send_final(session, c.Park(**session.next_address(), why=why), "parked")
             case _ if session.cancel:
                 await self._send_final(session, c.AckCancel(**session.next_address()), "canceled")
             case _:
@@ -500,18 +496,21 @@ class Worker:
             plan=workflow.plan,
             timeout_seconds=workflow.timeout_seconds,
         )
-        output = codec.encode_restart(ids.run_text(child.run_id))
-        return c.Complete(**session.next_address(), output=output, restart=child, spent=session.take_costs())
+        return c.Complete(
+            **session.next_address(),
+            output=codec.encode_restart(ids.run_text(child.run_id)),
+            restart=child,
+            spent=session.take_costs(),
+        )
 
     async def _fail(self, session: LeaseSession, fault: BaseException) -> None:
         code, text, retryable = describe_failure(fault)
         if session.lease.kind == "body" and not isinstance(fault, Failure | ActionLate):
             retryable = False  # the same code would fail again, and its steps have had their retries
-        body = text[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-"
         message = c.Fail(
             **session.next_address(),
             code=code,
-            message=body,
+            message=text[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-",
             retryable=retryable,
             cost=session.cost,
             spent=session.take_costs(),
@@ -607,7 +606,3 @@ def _length(lease: Lease) -> float:
 def _certain_seconds(lease: Lease) -> float:
     """How long after asking a lease is certainly ours, as in `TrackedLease.lost_at`."""
     return min(_length(lease), lease.lease_seconds - min(lease.heartbeat_seconds, NEWS_SECONDS) / 2)
-
-
-def _printable(why: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in why)[:900]
