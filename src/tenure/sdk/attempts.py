@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tenure import tracing
-from tenure.futures import fail_future
+from tenure.futures import fail_future, ignore_outcome
 from tenure.sdk import context
 from tenure.sdk.errors import Failure
 from tenure.sdk.frame import Frame
@@ -33,7 +33,6 @@ STOP_SECONDS = 5.0
 """How long code that is canceled may take before its slot counts as taken."""
 OUTCOME_SECONDS = 3.0
 """How long code that is cut at the end of its worker's grace period may take to return or raise."""
-STALLED = "STEP_STALLED"
 
 
 class ExitFailure(Failure):
@@ -134,7 +133,9 @@ async def _wait_while_progressing(
                 await asyncio.wait((work, progressed), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             last = f"; it last reported {frame.progress_text!r}" if frame.progress_text else ""
-            raise Failure(STALLED, f"{what} reported no progress for {progress_seconds:g} s{last}") from None
+            raise Failure(
+                "STEP_STALLED", f"{what} reported no progress for {progress_seconds:g} s{last}"
+            ) from None
         finally:
             progressed.cancel()
 
@@ -159,10 +160,10 @@ async def wait_until_stopped(lease_port: LeasePort, work: asyncio.Future[Any], a
     """Wait for canceled work; if it does not stop, it keeps a slot."""
     with suppress(asyncio.CancelledError):
         await asyncio.wait((work,), timeout=at_most)
-    if not work.done():
+    if work.done():
+        ignore_outcome(work)
+    else:
         lease_port.abandon(work)
-    elif not work.cancelled():
-        work.exception()
 
 
 async def _work(

@@ -231,8 +231,7 @@ class Registry:
         known[definition.name] = definition
 
     def __iter__(self) -> Iterator[Workflow[..., Any] | Tool]:
-        yield from self.workflows.values()
-        yield from self.tools.values()
+        return iter([*self.workflows.values(), *self.tools.values()])
 
 
 def _origin(definition: Workflow[..., Any] | Tool) -> str:
@@ -241,7 +240,6 @@ def _origin(definition: Workflow[..., Any] | Tool) -> str:
 
 
 registry = Registry()
-"""What decorators add to, and workers serve by default."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:

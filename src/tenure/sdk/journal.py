@@ -26,8 +26,6 @@ CANCELING = "RUN_CANCELING"
 
 
 class ExecutionJournal:
-    """See the laws above. Steps, waits and acts of one execution share it."""
-
     def __init__(self, lease_port: LeasePort, replay_log: ReplayLog, steps_max: int) -> None:
         self.lease_port = lease_port
         self.replay_log = replay_log

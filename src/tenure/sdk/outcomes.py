@@ -51,7 +51,6 @@ def step_meta(step: StepFunction[..., Any], frame: Frame, begun: int) -> str:
 
 
 def tool_meta(costs: list[Cost], begun: int) -> str | None:
-    """What is recorded of a tool's try that reported costs."""
     if not costs:
         return None
     return _encode((time.perf_counter_ns() - begun) // 1000, None, costs, LABEL_CHARS_MAX)
@@ -153,6 +152,5 @@ def _drop_our_frames(found: TracebackException) -> bool:
 
 
 def log_traceback(lease_port: LeasePort, key: str, fault: Exception) -> None:
-    """Log where the user's own code failed, if it did."""
     if text := user_traceback(fault):
         lease_port.log(key, "error", text, {})

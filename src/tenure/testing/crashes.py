@@ -17,7 +17,6 @@ from tenure.kernel.commands import Complete, RecordCheckpoint
 from tenure.testing.work_source import CrashPoint, step_name
 
 When = Literal["before", "after"]
-WHEN: tuple[When, When] = ("before", "after")
 
 
 class PlannedCrash:
@@ -55,7 +54,6 @@ class CrashPlan:
         self.doomed: set[str] = set()
         """Workers that die when their current commit is done: they send nothing more."""
         self.points: list[str] = []
-        """The commit points so far, in order."""
 
     def strikes(self, worker: str, when: Literal["before", "claim"], message: CrashPoint | None) -> bool:
         """Whether a worker dies before a commit, or after a claim."""

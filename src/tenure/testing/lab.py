@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, get_args
 
 from tenure import ids
 from tenure.artifacts import ArtifactStore
@@ -45,7 +45,7 @@ from tenure.shapes.steps import Step
 from tenure.store.policies import PolicyRegistry
 from tenure.store.postgres import PostgresStore
 from tenure.store.sqlite import SqliteStore
-from tenure.testing.crashes import WHEN, CrashPlan, PlannedCrash
+from tenure.testing.crashes import CrashPlan, PlannedCrash, When
 from tenure.testing.lab_clock import QUIET_SECONDS, LabClock, LabTimers
 from tenure.testing.work_source import LabWorker, LabWorkSource
 
@@ -78,15 +78,15 @@ class LabEngine(Engine):
         self._clock = clock
         self._timers = timers
         self._crashes = crashes
-        self.shifted: PostgresStore | None = None
+        self._lab_store: SqliteStore | PostgresStore = (
+            SqliteStore(url.removeprefix("sqlite:"), clock=clock)
+            if url.startswith("sqlite:")
+            else PostgresStore(url)
+        )
 
     async def __aenter__(self) -> Self:
-        store: SqliteStore | PostgresStore
-        if self.url.startswith("sqlite:"):
-            store = SqliteStore(self.url.removeprefix("sqlite:"), clock=self._clock)
-        else:
-            store = self.shifted = PostgresStore(self.url)
-            self.sync_clock()
+        store = self._lab_store
+        self.sync_clock()
         async with AsyncExitStack() as stack:
             await store.migrate()
             await store.open()
@@ -103,8 +103,8 @@ class LabEngine(Engine):
 
     def sync_clock(self) -> None:
         """Set the clock of a PostgreSQL store to the lab's time."""
-        if self.shifted is not None:
-            self.shifted.shift_clock(self._clock.ahead_us)
+        if isinstance(self._lab_store, PostgresStore):
+            self._lab_store.shift_clock(self._clock.ahead_us)
 
     @property
     def work_source(self) -> LabWorkSource:
@@ -310,8 +310,9 @@ class Lab:
             )
             found += await self.engine.sweeper.sweep()
             found += await self.engine.scheduler.look()
-            owed = await self.engine.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
-            found += await self.engine.orchestrator.deliver(owed)
+            found += await self.engine.orchestrator.deliver(
+                await self.engine.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
+            )
             await self._wait_for_rest(left, deadline)
             await self._wait_for_claims(deadline)
             await self._wait_for_rest(left, deadline)
@@ -322,16 +323,16 @@ class Lab:
     async def jump(self, length: Duration | None = None, *, leave: str | Iterable[str] = ()) -> None:
         """Move the clock by `length`, or without it to the next time at which something is due. Everything due meanwhile happens, in order."""
         await self.settle(leave=leave)
-        to = await self._next() if length is None else self.moment(length)
+        to = await self._next_due() if length is None else self.moment(length)
         if to is None:
             raise LabStuck("nothing is due: all runs wait for people or events, or have ended")
-        while (at := await self._next()) is not None and at < to:
+        while (at := await self._next_due()) is not None and at < to:
             await self._go(at, leave)
         await self._go(to, leave)
 
     async def pass_time(self, until: int, run: LabRun[Any]) -> None:
         """Move the clock to the next due time, for a caller that waits for a run."""
-        at = await self._next()
+        at = await self._next_due()
         if at is None or at > until:
             if (status := await run.status()) in CLOSED_RUN:
                 return  # it ended meanwhile, by a timer of its own code
@@ -345,8 +346,7 @@ class Lab:
         self.engine.sync_clock()
         await self.settle(leave=leave)
 
-    async def _next(self) -> int | None:
-        """The next time at which something is due."""
+    async def _next_due(self) -> int | None:
         read = self.engine.store.read
         moments = [
             *(row.now_us for row in await read("next_wake")),
@@ -505,7 +505,7 @@ async def crash_everywhere(
         points = list(lab.crashes.points)
     count = 1
     for number, name in enumerate(points):
-        for when in WHEN:
+        for when in get_args(When):
             crash = PlannedCrash(when, point=number)
             async with Lab(*definitions, **how) as lab:
                 lab.crashes.planned.append(crash)

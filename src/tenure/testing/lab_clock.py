@@ -44,14 +44,11 @@ class LabClock:
 
 
 class LabTimers:
-    """Timers by a lab's clock: the `Timers` of the lab's workers."""
-
     quiet_seconds = QUIET_SECONDS
 
     def __init__(self, clock: LabClock) -> None:
         self._clock = clock
         self._heap: list[tuple[int, int]] = []
-        """The time and the number of each timer."""
         self._callbacks: dict[int, Callable[[], object]] = {}
         """By number; a canceled timer has none."""
         self._count = itertools.count()

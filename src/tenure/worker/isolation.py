@@ -239,10 +239,9 @@ def main() -> None:
             target = getattr(target, part)
         function = target.function if isinstance(target, StepFunction) else target
         parameters = Parameters(function, f"step {call.name!r}")
-        may_begin = False
-        while not may_begin:
+        send(_Message(ready=True))
+        while deadlines.get() <= clock.boot_seconds():  # see law 5
             send(_Message(ready=True))
-            may_begin = clock.boot_seconds() < deadlines.get()
         value = call_plain(lambda: parameters.call(function, bytes(call.arguments)))
         result.value = msgspec.Raw(encode(value, f"the result of {call.name}") or b"null")
     except Exception as fault:

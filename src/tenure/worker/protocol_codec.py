@@ -281,7 +281,7 @@ MESSAGES: dict[str, FieldTable[Any, Any]] = {
 """The tables by verb. `log` has none: log lines are no command."""
 _ENCODERS = {table.ours: table.encode for verb, table in MESSAGES.items() if verb != "running"}
 """Without `running`: a worker says so with its claim."""
-_DECODERS = {
+_DECODERS: dict[type, Callable[..., c.LeaseCommand]] = {
     body: table.decode
     for verb, table in MESSAGES.items()
     for body in (p.MESSAGES[verb], p.ADDRESSED_MESSAGES[verb])
@@ -298,8 +298,7 @@ def encode_message(message: c.LeaseCommand, lease: str, token: str) -> Any:
 
 def decode_message(message: p.RunnerMessage, given: Given) -> c.LeaseCommand:
     """A message as a command. `given` has the lease's `ENVELOPE_FIELDS` and `new_id`, which makes the id of a child that has none."""
-    command: c.LeaseCommand = _DECODERS[type(message)](message, given)
-    return command
+    return _DECODERS[type(message)](message, given)
 
 
 # ------------------------------------------------------------------------------- replies, acts and replays

@@ -106,8 +106,9 @@ class RemoteWorkSource(WorkSource):
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            end = msgspec.structs.replace(request, max=0, wait_s=0.0)
-            ending = asyncio.ensure_future(self._claim(end, asked_at))
+            ending = asyncio.ensure_future(
+                self._claim(msgspec.structs.replace(request, max=0, wait_s=0.0), asked_at)
+            )
             ending.add_done_callback(ignore_outcome)
             try:
                 return await claiming or await ending
@@ -215,8 +216,9 @@ class RemoteWorkSource(WorkSource):
     async def act(self, lease: Lease, request: ActRequest, held_until: Callable[[], float]) -> ActResult:
         """Have the server's governor act: policy, secrets and the call stay there. A repeated request finds the act that was begun."""
         del held_until  # the server knows its leases
-        body = _encode(ACT_CALL.encode(request))
-        reply = await self._request(lease, "POST", "/act", body, wait_seconds=p.ACT_SECONDS_MAX)
+        reply = await self._request(
+            lease, "POST", "/act", _encode(ACT_CALL.encode(request)), wait_seconds=p.ACT_SECONDS_MAX
+        )
         return ACT_REPLY.decode(msgspec.json.decode(reply, type=p.ActCallReply))
 
     async def store_artifact(self, lease: Lease, body: bytes) -> bytes:

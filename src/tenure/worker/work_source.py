@@ -46,7 +46,6 @@ from tenure.worker.heartbeat import HeartbeatCallback, Heartbeater, StoreHeartbe
 log = get_logger(__name__)
 
 HOST_CLOCK = HostClock()
-QUIET_SECONDS = 1.0
 SESSION_BITS = 53
 """As many bits as every JSON parser keeps exactly."""
 LOG_PAUSE_SECONDS = 0.2
@@ -54,7 +53,7 @@ LOG_LINES_WAITING_MAX = 10_000
 
 
 class HostTimers:
-    quiet_seconds = QUIET_SECONDS
+    quiet_seconds = 1.0
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -30,6 +30,7 @@ from tenure import clock, ids, tracing
 from tenure.chance import SystemChance
 from tenure.commands.confinement import UNCONFINED, choose_confinement
 from tenure.errors import TenureError
+from tenure.futures import ignore_outcome
 from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
@@ -392,8 +393,7 @@ class Worker:
                 session.execution.journal.end(LeaseLost("the code did not stop"))
         if session.lost:
             self.counts["lost"] += 1
-            if task.done() and not task.cancelled():
-                task.exception()
+            task.add_done_callback(ignore_outcome)
         elif not task.done() or task.cancelled():
             await self._report_stopped(session)
         else:

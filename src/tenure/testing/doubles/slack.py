@@ -93,7 +93,6 @@ def _pick(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _arguments(request: DoubleRequest) -> dict[str, Any]:
-    """The arguments, from the query, a form or JSON."""
     arguments: dict[str, Any] = {name: values[0] for name, values in request.query.items()}
     if request.body and request.headers.get("content-type", "").startswith("application/json"):
         arguments |= request.json()
