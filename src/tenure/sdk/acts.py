@@ -257,5 +257,6 @@ def _plain(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _failed(action: str, code: str, message: str) -> TenureError:
-    conflict = code == "ACTION_CONFLICT"
-    return ActionConflict(action, message) if conflict else ActionFailed(action, code, message)
+    return (
+        ActionConflict(action, message) if code == "ACTION_CONFLICT" else ActionFailed(action, code, message)
+    )

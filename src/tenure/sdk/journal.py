@@ -36,7 +36,7 @@ class ExecutionJournal:
         """Whether the workflow's code has ended."""
         self.main_task: asyncio.Task[Any] | None = None
         self.pending: list[asyncio.Future[LeaseReply]] = []
-        """Messages whose replies nobody waits for yet."""
+        """Replies to messages that no branch waits for yet."""
         self.unsent: RecordCheckpoint | None = None
         """The last record. It is sent in the loop's next turn, or with the end of the run if that comes first."""
         self.collecting = False

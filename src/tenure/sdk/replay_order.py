@@ -3,7 +3,7 @@
 Laws:
 1. Of all results that branches wait for, the earliest is handed out first, and its branch runs as far as it can before the next one is
    handed out. So a race has the same winner in every replay.
-2. The order is among the results that are asked for: nobody waits for a result that nobody asks for.
+2. Only results that branches ask for are ordered: no branch waits for a result that was not asked for.
 3. The loop runs some rounds before each result is handed out, because a branch may still be on its way to its call.
 """
 

@@ -81,7 +81,7 @@ class CrashPlan:
 
     def _committed(self, crash: PlannedCrash, worker: str, reply: asyncio.Future[Any]) -> None:
         if not reply.cancelled():
-            reply.exception()  # nobody else retrieves it
+            reply.exception()  # its sender is dead and cannot retrieve it
         self._strike(crash, worker)
 
     def _strike(self, crash: PlannedCrash, worker: str) -> None:
