@@ -112,8 +112,8 @@ BUGS: dict[str, tuple[str, tuple[Change, ...], Any, str]] = {
         "every answer that a run goes on with reads all of its waits",
         (
             Change(
-                execution_waits.ExecutionWaits._load_settled,
-                "self._lease_port.load_waits(first, max(*settled, first + AHEAD_MAX))",
+                execution_waits.ExecutionWaits._suspend,
+                "self._lease_port.load_waits(first, max(*reply.settled, first + AHEAD_MAX))",
                 "self._lease_port.load_waits(0, 1 << 30)",
             ),
         ),

@@ -422,7 +422,7 @@ async def test_another_action_at_the_same_place_is_other_code() -> None:
             await run.reaches("waiting_external")
             await lab.deploy(version(2))
             await lab.jump("2h")
-            assert "where something else was done" in await run.why()
+            assert "where another act was recorded" in await run.why()
             await lab.deploy(version(1))
             await lab.engine.runs.unpause(run.id)
             assert await run.result() == "done"

@@ -61,12 +61,12 @@ async def test_backoff_takes_its_time_by_the_clock() -> None:
         run = await lab.start(whole)
         await lab.settle()
         assert flaky.tries == 1
-        assert lab.workers[0].leases()  # a short pause is waited for in memory
+        assert lab.workers[0].busy  # a short pause is waited for in memory
         await lab.jump(0.9)
         assert flaky.tries == 1
         await lab.jump(0.2)
         assert flaky.tries == 2
-        assert lab.workers[0].leases() == []  # a long one is not
+        assert lab.workers[0].busy == []  # a long one is not
         await lab.jump(8)
         assert flaky.tries == 2
         await run.result()

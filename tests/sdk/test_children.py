@@ -47,7 +47,7 @@ async def test_a_parent_waits_for_its_childs_result_and_holds_nothing_meanwhile(
     async with Lab(parent, child, url=url) as lab:
         run = await lab.start(parent)
         await lab.settle()
-        assert lab.workers[0].leases() == []
+        assert lab.workers[0].busy == []
         child_id, result = await run.result()
         assert result == {"twice": 42}
         assert (await lab.engine.get(child_id)).parent == run.id

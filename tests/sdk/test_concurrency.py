@@ -270,7 +270,7 @@ async def test_several_waits_at_once_are_waited_for_together(url: str | None) ->
     async with Lab(whole, url=url) as lab:
         run = await lab.start(whole)
         await lab.settle()
-        assert lab.workers[0].leases() == []
+        assert lab.workers[0].busy == []
         await lab.deliver(run, "healthy", 1)
         await lab.jump("1h")
         await lab.approve(run, by="ada")
@@ -440,7 +440,7 @@ async def test_a_plain_workflow_maps_over_functions_that_say_what_is_durable(url
     async with Lab(whole, url=url) as lab:
         run = await lab.start(whole)
         await lab.settle()
-        assert lab.workers[0].leases() == []
+        assert lab.workers[0].busy == []
         assert await run.result() == [["work 1", "work 1 again"], ["work 2", "work 2 again"]]
     assert len(done) == 4
 
@@ -552,7 +552,7 @@ async def test_the_first_of_two_waits_wins_and_wins_in_every_replay(url: str | N
     async with Lab(whole, url=url) as lab:
         run = await lab.start(whole)
         await lab.settle()
-        assert lab.workers[0].leases() == []
+        assert lab.workers[0].busy == []
         await lab.deliver(run, "a")
         assert await run.result() == "done"
     assert seen == [["event"], ["event"]]

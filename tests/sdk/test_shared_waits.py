@@ -62,7 +62,7 @@ def make_journal(recorded: list[RecordCheckpoint]) -> ExecutionJournal:
         lease=SimpleNamespace(run_id=1),
         costs=(),
         draining=False,
-        quiet_seconds=1.0,
+        timers=SimpleNamespace(quiet_seconds=1.0),
         stop=asyncio.Event(),
         next_address=lambda: {"run_id": 1, "idx": 0, "n": 1, "seq": 1},
         record=record,

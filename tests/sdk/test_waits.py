@@ -114,7 +114,7 @@ async def test_a_short_sleep_stays_in_memory_and_a_long_one_suspends_the_run(url
         assert await run.status() == "running"
         await lab.jump("4s")
         assert await run.status() == "waiting_external"
-        assert lab.workers[0].leases() == []
+        assert lab.workers[0].busy == []
         lasted = await run.result()
         assert lasted == pytest.approx(3 + 3 * 86_400, abs=5)
 
@@ -166,7 +166,7 @@ async def test_a_run_that_waits_holds_no_memory() -> None:
         runs = [await lab.start(whole) for _ in range(20)]
         await lab.settle()
         assert {await run.status() for run in runs} == {"waiting_approval"}
-        assert lab.workers[0].leases() == []
+        assert lab.workers[0].busy == []
         await asyncio.sleep(0)
         gc.collect()
         assert [ref() for ref in executions if ref() is not None] == []

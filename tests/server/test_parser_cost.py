@@ -28,7 +28,7 @@ from tenure.server.settings import Settings
 from tenure.services.hooks import events, signatures
 from tenure.services.identity.validation import is_id
 from tenure.store.feed import FeedCursors
-from tenure.worker.wire_values import parse_lease_id
+from tenure.worker.protocol_codec import parse_lease_id
 from tests.server.cpu_cost import grows_too_fast
 
 HEADER_BYTES = 32 * 1024

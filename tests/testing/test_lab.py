@@ -125,7 +125,7 @@ async def test_a_lease_is_kept_while_its_step_is_at_work_for_an_hour() -> None:
         await lab.reached("patient")
         await lab.jump("1h", leave="patient")
         assert await run.status() == "running"
-        assert len(lab.workers[0].leases()) == 1
+        assert len(lab.workers[0].busy) == 1
         go_on.set()
         assert await run.result() == "done"
         assert (await run.recorded())["patient"].n == 1

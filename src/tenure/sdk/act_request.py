@@ -23,13 +23,13 @@ class ActRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     why: str = ""
     """The agent's own words, shown to people apart from the proposal itself."""
     reverses: tuple[str, int] | None = None
-    """Of a reversal: the run and number of the receipt that it reverses."""
+    """For a reversal: the run and number of the receipt that it reverses."""
     expects: dict[str, Any] | None = None
-    """Of a reversal: what the target must look like."""
+    """For a reversal: what the target must look like."""
     retries: int | None = None
     """How often it is tried again if it is known not to have happened; None: the caller counts."""
     fresh: bool = False
-    """Nothing was recorded of this act before, so that no receipt is searched."""
+    """Whether nothing was recorded of this act before: then no receipt is searched."""
 
 
 class ActResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,5 +47,5 @@ class ActResult(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     retry_at: int | None = None
     tried: bool = False
-    """Of a failed act: whether it was tried just now."""
+    """For a failed act: whether this request tried it."""
     receipt: int | None = None

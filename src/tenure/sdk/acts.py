@@ -1,8 +1,8 @@
-"""Acts of a workflow: the code asks for them, and a governor does them.
+"""Acts of a workflow: the code requests them, and a governor does them.
 
 Laws:
-1. A replay finds an act by its receipt: one that was done or has failed for good is not asked for again. What goes wrong before there
-   is a receipt is recorded as a checkpoint, so that a replay sees the same.
+1. A replay finds an act by its receipt: one that was done or has failed for good is not requested again. A failure before there is a
+   receipt is recorded as a checkpoint, so that a replay sees the same.
 2. An act begins only when everything its run recorded before is durable.
 3. When a policy or people refuse an act, the run has ended: the code cannot catch it.
 4. A call whose deadline passed before it was sent is tried again: under this lease as often as the act's retries allow, then this
@@ -37,7 +37,6 @@ from tenure.sdk.replay_order import NEW
 from tenure.sdk.step_calls import StepCalls
 from tenure.store.replay import ReplayAct, ReplayCheckpoint
 
-LATE = "ACTION_LATE"
 BUSY_SECONDS = (0.5, 1.0, 2.0, 4.0, 30.0, 60.0, 300.0)
 """Pauses while another run does the action with the same key."""
 _ACTION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
@@ -77,16 +76,15 @@ class ActCalls:
                 self._journal.check_replay(self._replay_log.check_new_act, key)
             if recorded is not None:
                 tries = await self._wait_for_next_try(request, recorded)
-            if known is not None and known.state in DONE:
+            failed = known is not None and known.state == "failed" and known.eligible_at is None
+            if known is not None and (failed or known.state in DONE):
                 await self._journal.replay_order.take((known.settled_at or 0, known.no))
-                return _value(await self._waits.load_payload(known.result))
-            if known is not None and known.state == "failed" and known.eligible_at is None:
-                await self._journal.replay_order.take((known.settled_at or 0, known.no))
-                raise ActionFailed(
-                    request.action,
-                    known.error or "ACTION_FAILED",
-                    _text(await self._waits.load_payload(known.result)),
-                )
+                body = await self._waits.load_payload(known.result)
+                value = None if body is None else msgspec.json.decode(body)
+                if failed:
+                    message = value if isinstance(value, str) else ""
+                    raise ActionFailed(request.action, known.error or "ACTION_FAILED", message)
+                return value
         try:
             value = await self._repeat(request, tries)
         except asyncio.CancelledError:
@@ -100,19 +98,18 @@ class ActCalls:
         return value
 
     async def _take_turn(self) -> None:
-        """Several branches get their results one by one, as in a replay."""
+        """Wait for this branch's turn: several branches get their results one by one, as in a replay."""
         if self._steps.running or self._journal.replay_order.awaited:
             await self._journal.replay_order.take(NEW)
 
     async def _check_same(self, known: ReplayAct, request: ActRequest) -> None:
-        """End with ReplayMismatch if the code asks for another action than the one that was recorded here."""
         same = known.action == request.action and request.key in ("", known.name)
         if same and known.request is not None:
             known_request = msgspec.json.decode(await self._waits.load_payload(known.request) or b"{}")
             same = is_equal(known_request, {"target": request.target, "fields": request.fields})
         if not same:
             self._journal.fail_replay(
-                f"the code asks for {request.action} at {request.label!r} where something else was done"
+                f"the code asks for {request.action} at {request.label!r}, where another act was recorded"
             )
 
     async def _wait_for_next_try(self, request: ActRequest, recorded: ReplayCheckpoint) -> int:
@@ -139,35 +136,37 @@ class ActCalls:
                 await self._waits.park()
             result = await self._send(request)
             request = replace(request, fresh=False)
-            if result.state == "done":
-                return result.result
-            if result.state == "wait":
-                assert result.no is not None
-                await self._waits.wait_for(result.no)
-            elif result.state == "conflict":
-                await self._record_failure(request, result, tries + 1, None)
-            elif result.state == "failed" and result.code == "ACTION_BUSY":
-                length = BUSY_SECONDS[min(busy, len(BUSY_SECONDS) - 1)]
-                busy += 1
-                await self._pause_until(request, self._lease_port.now_us() + round(length * 1e6))
-            elif result.state == "failed" and result.code == LATE and result.tried:
-                late += 1
-                if late > (request.retries or 0):
-                    self._journal.end(
-                        ActionLate(f"{request.action} was not sent in time, {late} times under one lease")
-                    )
-                    self._journal.check()
-                assert result.retry_at is not None, "a late call may be tried again"
-                await self._pause_until(request, result.retry_at)
-            elif result.state == "failed" and result.receipt is None:
-                tries += 1
-                await self._record_failure(request, result, tries, self._next_at(request, result, tries))
-            elif result.state == "failed" and result.retry_at is not None:
-                await self._pause_until(request, result.retry_at)
-            elif result.state == "failed":
-                raise ActionFailed(request.action, result.code, result.message)
-            else:
-                await self._end(result)
+            match result:
+                case ActResult(state="done"):
+                    return result.result
+                case ActResult(state="wait", no=int(no)):
+                    await self._waits.wait_for(no)
+                case ActResult(state="conflict"):
+                    await self._record_failure(request, result, tries + 1, None)
+                case ActResult(state="failed", code="ACTION_BUSY"):
+                    length = BUSY_SECONDS[min(busy, len(BUSY_SECONDS) - 1)]
+                    busy += 1
+                    await self._pause_until(request, self._lease_port.now_us() + round(length * 1e6))
+                case ActResult(state="failed", code="ACTION_LATE", tried=True, retry_at=int(retry_at)):
+                    late += 1
+                    if late > (request.retries or 0):
+                        self._journal.leave(
+                            ActionLate(f"{request.action} was not sent in time, {late} times under one lease")
+                        )
+                    await self._pause_until(request, retry_at)
+                case ActResult(state="failed", receipt=None):
+                    tries += 1
+                    await self._record_failure(request, result, tries, self._next_at(request, result, tries))
+                case ActResult(state="failed", retry_at=int(retry_at)):
+                    await self._pause_until(request, retry_at)
+                case ActResult(state="failed"):
+                    raise ActionFailed(request.action, result.code, result.message)
+                case ActResult(state="misfit"):
+                    self._journal.fail_replay(result.message)
+                case ActResult(state="refused"):
+                    self._journal.leave(LeaseLost(result.code or "refused"))
+                case _:
+                    await self._waits.await_cancel()
 
     async def _send(self, request: ActRequest) -> ActResult:
         try:
@@ -192,12 +191,11 @@ class ActCalls:
     ) -> None:
         """Record a failure before there was a receipt; see law 1."""
         code = result.code if is_name(result.code, 1, CODE_CHARS_MAX) else "ACTION_FAILED"
-        message = result.message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None
         self._journal.record(
             request.label,
             state="failed",
             error=code,
-            message=message,
+            message=result.message[:MESSAGE_CHARS_MAX].encode(errors="replace") or None,
             tries=tries,
             next_at=next_at,
             meta="{}",
@@ -206,15 +204,6 @@ class ActCalls:
             raise _failed(request.action, code, result.message)
         await self._waits.barrier()
         await self._waits.pause(f"{request.label}{INNER_KEY_MARK}{tries}", next_at)
-
-    async def _end(self, result: ActResult) -> None:
-        """The run has ended, is being canceled, or does not match what was recorded."""
-        if result.state == "misfit":
-            self._journal.fail_replay(result.message)
-        if result.state == "refused":
-            self._journal.end(LeaseLost(result.code or "refused"))
-            self._journal.check()
-        await self._waits.await_cancel()
 
 
 def act(
@@ -260,23 +249,14 @@ def act(
 
 
 def _plain(name: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The JSON that is recorded of it: a replay compares it."""
+    """An argument as the JSON that is recorded, for replays to compare."""
     plain = msgspec.json.decode(codec.encode(given or {}, f"{name} of an act") or b"{}")
     if not isinstance(plain, dict):
         raise TenureError("INVALID_INPUT", f"tenure.act: {name} must be an object")
     return plain
 
 
-def _value(body: bytes | None) -> Any:
-    return None if body is None else msgspec.json.decode(body)
-
-
-def _text(body: bytes | None) -> str:
-    value = _value(body)
-    return value if isinstance(value, str) else ""
-
-
 def _failed(action: str, code: str, message: str) -> TenureError:
-    if code == "ACTION_CONFLICT":
-        return ActionConflict(action, message)
-    return ActionFailed(action, code, message)
+    return (
+        ActionConflict(action, message) if code == "ACTION_CONFLICT" else ActionFailed(action, code, message)
+    )

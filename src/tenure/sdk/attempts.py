@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tenure import tracing
-from tenure.futures import fail_future
+from tenure.futures import fail_future, ignore_outcome
 from tenure.sdk import context
 from tenure.sdk.errors import Failure
 from tenure.sdk.frame import Frame
@@ -33,11 +33,6 @@ STOP_SECONDS = 5.0
 """How long code that is canceled may take before its slot counts as taken."""
 OUTCOME_SECONDS = 3.0
 """How long code that is cut at the end of its worker's grace period may take to return or raise."""
-STALLED = "STEP_STALLED"
-
-
-def make_frame(lease_port: LeasePort, run_id: str, workflow: str, key: str, attempt: int) -> Frame:
-    return Frame(run_id, workflow, key, attempt, f"{run_id}/{key}", lease_port, lease_port.lease.trace)
 
 
 class ExitFailure(Failure):
@@ -57,7 +52,7 @@ def call_plain(function: Callable[[], Any]) -> Any:
 
 
 def call_if_held(lease_port: LeasePort, function: Callable[[], Any]) -> Any:
-    """Call plain code in its thread if it may still begin: it may have waited for the thread."""
+    """Call plain code in its thread, unless it may no longer begin because it waited too long for the thread."""
     lease_port.check_begin()
     return call_plain(function)
 
@@ -66,7 +61,6 @@ async def try_once(
     lease_port: LeasePort, step: StepFunction[..., Any], frame: Frame, args: tuple[Any, ...], kwargs: dict[str, Any],
     limit: float | None,
 ) -> Any:  # fmt: skip
-    """Call a step's function once, in its own span if tracing is enabled."""
     if not tracing.is_enabled():
         return await _try(lease_port, step, frame, args, kwargs, limit)
     about = {"tenure.run_id": frame.run_id, "tenure.step": frame.step, "tenure.attempt": frame.attempt}
@@ -86,9 +80,9 @@ async def _try(
         except (SystemExit, KeyboardInterrupt) as how:
             raise exit_failure(how) from how
         except asyncio.CancelledError as how:
-            if not _is_canceled():
-                raise exit_failure(how) from how
-            raise
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise  # canceled from outside, not by its own code
+            raise exit_failure(how) from how
         finally:
             context.leave(token)
     work = asyncio.ensure_future(_work(lease_port, step, frame, args, kwargs))
@@ -109,20 +103,20 @@ async def wait_within(
 ) -> Any:
     """The outcome of running work, unless it times out or stalls; see law 2."""
     try:
-        async with lease_port.timeout(limit):
+        async with lease_port.timers.timeout(limit):
             if progress_seconds is None:
                 await asyncio.wait((work,))
             else:
                 await _wait_while_progressing(lease_port, work, frame, what, progress_seconds)
     except TimeoutError:
-        await abandon_work(lease_port, work, frame, stoppable)
+        await _abandon_work(lease_port, work, frame, stoppable)
         raise TimeoutError(f"{what} took more than {limit:g} s") from None
     except asyncio.CancelledError:
         if not (lease_port.draining and await _cut(work, stoppable)):
-            await abandon_work(lease_port, work, frame, stoppable)
+            await _abandon_work(lease_port, work, frame, stoppable)
             raise
-    except Failure:
-        await abandon_work(lease_port, work, frame, stoppable)
+    except Failure:  # it stalled
+        await _abandon_work(lease_port, work, frame, stoppable)
         raise
     if work.cancelled():
         raise Failure("STEP_FAILED", f"{what} canceled itself")
@@ -135,28 +129,29 @@ async def _wait_while_progressing(
     while not work.done():
         progressed = asyncio.ensure_future(frame.progressed())
         try:
-            async with lease_port.timeout(progress_seconds):
+            async with lease_port.timers.timeout(progress_seconds):
                 await asyncio.wait((work, progressed), return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             last = f"; it last reported {frame.progress_text!r}" if frame.progress_text else ""
-            raise Failure(STALLED, f"{what} reported no progress for {progress_seconds:g} s{last}") from None
+            raise Failure(
+                "STEP_STALLED", f"{what} reported no progress for {progress_seconds:g} s{last}"
+            ) from None
         finally:
             progressed.cancel()
 
 
 async def _cut(work: asyncio.Future[Any], stoppable: bool) -> bool:
-    """Stop work whose worker is stopping; whether it has an outcome all the same; see law 4."""
+    """Stop work whose worker is stopping. Returns whether the work has an outcome all the same; see law 4."""
     if stoppable:
         work.cancel()
     await asyncio.wait((work,), timeout=OUTCOME_SECONDS)
     return work.done() and not work.cancelled()
 
 
-async def abandon_work(
-    lease_port: LeasePort, work: asyncio.Future[Any], frame: Frame | None, stoppable: bool
+async def _abandon_work(
+    lease_port: LeasePort, work: asyncio.Future[Any], frame: Frame, stoppable: bool
 ) -> None:
-    if frame is not None:
-        frame.abandoned = True
+    frame.abandoned = True
     work.cancel()
     await wait_until_stopped(lease_port, work, STOP_SECONDS if stoppable else 0.0)
 
@@ -165,10 +160,10 @@ async def wait_until_stopped(lease_port: LeasePort, work: asyncio.Future[Any], a
     """Wait for canceled work; if it does not stop, it keeps a slot."""
     with suppress(asyncio.CancelledError):
         await asyncio.wait((work,), timeout=at_most)
-    if not work.done():
+    if work.done():
+        ignore_outcome(work)
+    else:
         lease_port.abandon(work)
-    elif not work.cancelled():
-        work.exception()
 
 
 async def _work(
@@ -192,12 +187,6 @@ async def _work(
         raise exit_failure(how) from how
 
 
-def _is_canceled() -> bool:
-    """Whether the current task was canceled from outside, rather than by its own code."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def run_in_own_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
     """Run plain workflow code in its own daemon thread: it blocks neither the steps that it waits for nor the end of the process."""
     loop = asyncio.get_running_loop()
@@ -205,12 +194,10 @@ def run_in_own_thread(function: Callable[[], Any]) -> asyncio.Future[Any]:
     variables = contextvars.copy_context()
 
     def settle(value: Any, fault: BaseException | None) -> None:
-        if future.done():
-            return
-        if fault is None:
-            future.set_result(value)
-        else:
+        if fault is not None:
             fail_future(future, fault)
+        elif not future.done():
+            future.set_result(value)
 
     def run() -> None:
         value, fault = None, None

@@ -26,7 +26,7 @@ from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.suggestions import did_you_mean
 
 _SIMPLE = (str, int, bool, NoneType)
-"""Types whose values JSON gives back exactly, unless another type was declared."""
+"""Types whose values survive JSON unchanged, unless another type was declared."""
 _DIGEST_BYTES = 8
 INLINE_BYTES_MAX = PAYLOAD_BYTES_MAX
 RESERVED = b'{"$tenure'
@@ -37,7 +37,6 @@ def _type_name(value: Any) -> str:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
-_encoder = msgspec.json.Encoder()
 _sorter = msgspec.json.Encoder(order="sorted")
 NO_ARGUMENTS = blake2b(b"[[],{}]", digest_size=_DIGEST_BYTES).digest()
 _PLAIN = frozenset({str, bool, NoneType})
@@ -99,7 +98,7 @@ class Codec:
         self._declared = declared
         self._decode: Callable[[bytes], Any] = msgspec.json.decode
         self._exact: tuple[Any, ...] = _SIMPLE
-        """Types whose values come back as they were, so that no check is needed."""
+        """Types whose values need no check, because decoding returns them unchanged."""
         if declared not in (Any, None, NoneType, inspect.Signature.empty):
             try:
                 self._decode = msgspec.json.Decoder(declared).decode
@@ -145,7 +144,8 @@ class Parameters:
         self._name = name
         hints = _hints(function)
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
-        for parameter in self._signature.parameters.values():
+        parameters = self._signature.parameters.values()
+        for parameter in parameters:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(f"{name}: inputs are named, so {parameter} is not supported")
             kind = hints.get(parameter.name, Any)
@@ -154,10 +154,7 @@ class Parameters:
             else:
                 fields.append((parameter.name, kind, _default(parameter.default)))
         self.names = tuple(self._signature.parameters)
-        self._positional = tuple(
-            p.name for p in self._signature.parameters.values() if p.kind is p.POSITIONAL_ONLY
-        )
-        parameters = self._signature.parameters.values()
+        self._positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_ONLY)
         self._by_place = sum(p.kind is not p.KEYWORD_ONLY for p in parameters)
         self._by_name = frozenset(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
@@ -175,8 +172,7 @@ class Parameters:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The arguments of a call as an input. Defaults are left out, so that a later version may change them."""
-        given = self._by_parameter(args, kwargs)
-        body = encode(given, f"input of {self._name}") or b"{}"
+        body = encode(self._by_parameter(args, kwargs), f"input of {self._name}") or b"{}"
         self._codec.decode(body)  # refuse here what the worker would refuse
         return body
 
@@ -208,9 +204,9 @@ class Parameters:
         shown = (name if name in self._required else f"{name} (optional)" for name in self.names)
         return f"its inputs are {', '.join(shown)}"
 
-    def _decoded(self, body: bytes | None) -> Any:
+    def check(self, body: bytes | None) -> None:
         try:
-            return self._codec.decode(body or b"{}")
+            self._codec.decode(body or b"{}")
         except TenureError as refused:
             unknown = _UNKNOWN.fullmatch(refused.details[0].problem) if refused.details else None
             if unknown is None or refused.details[0].path != f"input of {self._name}":
@@ -218,9 +214,6 @@ class Parameters:
             raise TenureError(
                 refused.code, f"{refused.message}{self.suggest(unknown[1])}", refused.details
             ) from refused
-
-    def check(self, body: bytes | None) -> None:
-        self._decoded(body)
 
     def call(self, function: Callable[..., Any], body: bytes | None) -> Any:
         given = self._codec.decode(body or b"{}")
@@ -253,10 +246,10 @@ RESTARTED = "$tenure.restarted"
 
 
 def encode_restart(run_id: str) -> bytes:
-    """The output of a run that went on as another run."""
-    return _encoder.encode({RESTARTED: run_id})
+    """The output of a run that was continued by another run."""
+    return msgspec.json.encode({RESTARTED: run_id})
 
 
 def decode_restart(body: bytes) -> str:
-    """The run that a restarted one went on as."""
+    """The run that continued a restarted one."""
     return str(msgspec.json.decode(body)[RESTARTED])

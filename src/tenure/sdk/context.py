@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from tenure.sdk.frame import Frame
     from tenure.sdk.scope import CallScope
 
-_place: ContextVar[CallScope | Frame | None] = ContextVar("tenure_place", default=None)
-enter = _place.set
-leave = _place.reset
+_current: ContextVar[CallScope | Frame | None] = ContextVar("tenure_current", default=None)
+enter = _current.set
+leave = _current.reset
 
 
 def current_scope() -> CallScope | None:
     """The scope of the running workflow; None outside of workflows and inside steps."""
-    place = _place.get()
-    return None if place is None else place.scope
+    current = _current.get()
+    return None if current is None else current.scope
 
 
 def current_frame() -> Frame | None:
-    place = _place.get()
-    return None if place is None else place.frame
+    current = _current.get()
+    return None if current is None else current.frame
 
 
 def require_scope(primitive: str) -> CallScope:
     """The scope of the running workflow, for a primitive that only workflows may call."""
-    place = _place.get()
-    if place is None:
+    current = _current.get()
+    if current is None:
         raise TenureError("INVALID_INPUT", f"tenure.{primitive} can only be used inside a workflow")
-    if place.scope is None:
+    if (scope := current.scope) is None:
         raise TenureError(
             "INVALID_INPUT",
             f"tenure.{primitive} cannot be used inside a step: call it in the workflow",
         )
-    return place.scope
+    return scope

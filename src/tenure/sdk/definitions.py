@@ -11,16 +11,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import cached_property, update_wrapper
+from types import MethodType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from tenure import custom_profiles
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
-from tenure.kernel.commands import StepSpec
+from tenure.kernel.commands import StartChild, StepSpec
 from tenure.limits import (
+    CHECKPOINTS_PER_RUN_MAX,
     LEASE_SECONDS_MAX,
     LEASE_SECONDS_MIN,
     NAME_CHARS_MAX,
+    RETRIES_MAX,
     WORKFLOW_STEPS_RECORDED_MAX,
 )
 from tenure.sdk import options
@@ -57,21 +60,24 @@ class StepFunction(Generic[P, R]):
         self.function = function
         self.name = check_name("step", name or function.__name__)
         what = f"step {self.name!r}"
-        self.retries = options.check_retries(what, retries)
+        self.retries = (
+            None if retries is None else options.check_count(what, "retries", retries, 0, RETRIES_MAX, "3")
+        )
         self.backoff = options.check_backoff(what, backoff)
         self.jitter = options.check_jitter(what, jitter)
         self.timeout_seconds = options.check_duration(what, "timeout", timeout)
         self.progress_seconds = options.check_duration(what, "progress_within", progress_within)
         options.check_flags(what, idempotent=idempotent, resumable=resumable)
-        options.check_choice(what, "isolate", isolate, ("process",))
+        if isolate not in (None, "process"):
+            raise ValueError(f'{what}: isolate must be "process", not {isolate!r}')
         self.idempotent = idempotent
         self.resumable = resumable
         self.isolate = isolate
         self.agent = agent
         self.is_async = is_async(function)
         if isolate and self.is_async:
-            raise TypeError(f"step {self.name!r}: only a plain function can run in its own process")
-        self.codec = Codec(return_type(function), f"the result of step {self.name!r}")
+            raise TypeError(f"{what}: only a plain function can run in its own process")
+        self.codec = Codec(return_type(function), f"the result of {what}")
         update_wrapper(self, function)
 
     @overload
@@ -91,21 +97,10 @@ class StepFunction(Generic[P, R]):
         return scope.call(self, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else _Bound(self, instance)
+        return self if instance is None else MethodType(self, instance)
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
-
-
-class _Bound:
-    """A step that is a method, bound to its object."""
-
-    def __init__(self, step: StepFunction[..., Any], instance: object) -> None:
-        self._step = step
-        self._instance = instance
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._step(self._instance, *args, **kwargs)
 
 
 class Workflow(Generic[P, R]):
@@ -128,27 +123,30 @@ class Workflow(Generic[P, R]):
     ) -> None:
         self.function = function
         self.name = check_name("workflow", name or function.__name__)
+        what = f"workflow {self.name!r}"
         self.version = check_name("version", version)
         self.accepts = tuple(check_name("version", each) for each in accepts)
         """Older versions whose unfinished runs this code continues (see `tenure.patched`)."""
         custom_profiles.load_custom_profiles()
         self.profile = profiles.get(profile)
         self.queue = queue
-        self.timeout_seconds = options.check_duration(f"workflow {self.name!r}", "timeout", timeout)
-        self.lease_seconds = options.check_duration(f"workflow {self.name!r}", "lease", lease)
+        self.timeout_seconds = options.check_duration(what, "timeout", timeout)
+        self.lease_seconds = options.check_duration(what, "lease", lease)
         if (
             self.lease_seconds is not None
             and not LEASE_SECONDS_MIN <= self.lease_seconds <= LEASE_SECONDS_MAX
         ):
             raise ValueError(
-                f"workflow {self.name!r}: lease must be {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g} seconds, not {lease}"
+                f"{what}: lease must be {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g} seconds, not {lease}"
             )
-        options.check_flags(f"workflow {self.name!r}", compensate=compensate)
-        self.terms = options.check_terms(f"workflow {self.name!r}", budget, compensate)
-        self.steps_max = options.check_steps_max(f"workflow {self.name!r}", steps_max)
+        options.check_flags(what, compensate=compensate)
+        self.terms = options.check_terms(what, budget, compensate)
+        self.steps_max = options.check_count(
+            what, "steps_max", steps_max, 1, CHECKPOINTS_PER_RUN_MAX, "50_000"
+        )
         self.is_async = is_async(function)
-        self.parameters = Parameters(function, f"workflow {self.name!r}")
-        self.codec = Codec(return_type(function), f"the result of workflow {self.name!r}")
+        self.parameters = Parameters(function, what)
+        self.codec = Codec(return_type(function), f"the result of {what}")
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -159,6 +157,22 @@ class Workflow(Generic[P, R]):
     def capability(self) -> str:
         """The capability that a worker needs for its runs."""
         return capability.capability(self.queue, capability.flow(self.name, self.version))
+
+    def child(
+        self, run_id: int, input_: bytes | None, on_close: Literal["cancel", "leave", "wait"] = "cancel"
+    ) -> StartChild:
+        """The command that starts a run of this workflow as a child."""
+        return StartChild(
+            run_id=run_id,
+            workflow=self.name,
+            code_version=self.version,
+            profile=self.profile.name,
+            input=input_,
+            plan=self.plan,
+            on_close=on_close,
+            timeout_seconds=self.timeout_seconds,
+            terms=self.terms,
+        )
 
     @cached_property
     def plan(self) -> tuple[StepSpec, ...]:
@@ -217,8 +231,7 @@ class Registry:
         known[definition.name] = definition
 
     def __iter__(self) -> Iterator[Workflow[..., Any] | Tool]:
-        yield from self.workflows.values()
-        yield from self.tools.values()
+        return iter([*self.workflows.values(), *self.tools.values()])
 
 
 def _origin(definition: Workflow[..., Any] | Tool) -> str:
@@ -227,7 +240,6 @@ def _origin(definition: Workflow[..., Any] | Tool) -> str:
 
 
 registry = Registry()
-"""What decorators add to, and workers serve by default."""
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -285,10 +297,10 @@ def step(function: Callable[..., Any] | None = None, /, **given: Any) -> Any:
     Its result is recorded before the next step of its run begins, and then the step is not run again. A failed step is retried `retries`
     times (the profile's number by default) after `backoff`.
 
-    `timeout` limits one try; `progress_within` stops a try that has not called `tenure.current().progress(…)` for so long, however
-    long it takes as a whole. `idempotent=False`: the start is recorded too, and a run that crashed between start and result ends with
+    `timeout` limits one try. `progress_within` stops a try that has not called `tenure.current().progress(…)` for that long; it does not
+    limit the try as a whole. `idempotent=False`: the start is recorded too, and a run that crashed between start and result ends with
     RUN_RESUME_FAILED instead of running the step twice. `resumable=False`: a replay runs the step again. `isolate="process"`: a plain
-    function runs in its own process, which can be killed. `agent` names who did it in the history.
+    function runs in its own process, which can be killed. `agent` is recorded in the history as the author of the result.
     """
 
     def make(f: Callable[..., Any]) -> StepFunction[..., Any]:

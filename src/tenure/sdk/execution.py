@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -36,7 +36,7 @@ from tenure.sdk.execution_waits import ExecutionWaits
 from tenure.sdk.exits import LeaseLost, Restart, StartRefused
 from tenure.sdk.journal import ExecutionJournal
 from tenure.sdk.lease_port import LeasePort
-from tenure.sdk.outcomes import describe_failure, has_step_failure, log_traceback
+from tenure.sdk.outcomes import describe_failure, log_traceback
 from tenure.sdk.replay_log import ReplayLog
 from tenure.sdk.scope import CallScope
 from tenure.sdk.step_calls import StepCalls
@@ -55,22 +55,18 @@ class WorkflowExecution:
         self.patches: dict[str, bool] = {}
         """The answers of `tenure.patched` in this run."""
         self._bridged: dict[concurrent.futures.Future[Any], CallScope] = {}
-        """What plain code waits for in its threads."""
+        """Durable calls that plain code waits for in its threads."""
 
     async def run(self, input_: bytes | None) -> bytes | None:
         """Run the code to its end and return the run's output. Raises an `ExecutionExit`, or what the code raised."""
         task = self.journal.main_task = asyncio.current_task()
         assert task is not None
-        function = self.workflow.function
         scope = CallScope(self, "", task, plain=not self.workflow.is_async)
         token = context.enter(scope)
         self.journal.lease_port.execution = self
+        code = partial(self.workflow.parameters.call, self.workflow.function, input_)
         try:
-            if scope.plain:
-                code = partial(self.workflow.parameters.call, function, input_)
-                value = await self.run_in_thread(scope, code)
-            else:
-                value = await self.workflow.parameters.call(function, input_)
+            value = await (self.run_in_thread(scope, code) if scope.plain else code())
             if self.journal.openings:  # a run does not succeed before the children it started are durable
                 await self.waits.barrier()
         except BaseException as how:
@@ -78,14 +74,12 @@ class WorkflowExecution:
             reason = self.journal.exit
             if isinstance(reason, Restart):
                 reason.input = await self.waits.store_payload(reason.input) or b"{}"
-            if isinstance(reason, StartRefused):
-                raise reason.refused from None
             if reason is not None:
-                raise reason from None
+                raise (reason.refused if isinstance(reason, StartRefused) else reason) from None
             if isinstance(how, SystemExit | KeyboardInterrupt):
                 how = exit_failure(how).with_traceback(how.__traceback__)
-            if isinstance(how, Exception) and (own := self._classify(how)) is not how:
-                raise own from how
+            if isinstance(how, Exception) and (fault := self._classify(how)) is not how:
+                raise fault from how
             raise
         finally:
             context.leave(token)
@@ -98,7 +92,8 @@ class WorkflowExecution:
         output = self.workflow.codec.encode(value)
         self.workflow.codec.echo(value, output)
         output = await self.waits.store_payload(output)
-        self.journal.lease_port.last_checkpoint = self.journal.take_unsent()
+        # A record that was not sent yet goes with the end of the run.
+        self.journal.lease_port.last_checkpoint, self.journal.unsent = self.journal.unsent, None
         return output
 
     def _classify(self, fault: Exception) -> Exception:
@@ -106,10 +101,10 @@ class WorkflowExecution:
         if isinstance(fault, StepFailed):
             return fault  # its traceback was logged when the step failed
         log_traceback(self.journal.lease_port, "", fault)
-        if (
-            isinstance(fault, TenureError | Failure) and not isinstance(fault, ExitFailure)
-        ) or has_step_failure(fault):
+        if isinstance(fault, TenureError | Failure) and not isinstance(fault, ExitFailure):
             return fault
+        if isinstance(fault, ExceptionGroup) and fault.subgroup(StepFailed) is not None:
+            return fault  # of an `asyncio.TaskGroup`
         return Failure("WORKFLOW_FAILED", describe_failure(fault)[1], retryable=False)
 
     async def record_once(self, key: str, make: Callable[[], Any]) -> Any:
@@ -125,12 +120,6 @@ class WorkflowExecution:
         body = codec.encode(make(), key) or b"null"
         journal.record(key, output=body)
         return msgspec.json.decode(body)
-
-    def restart(self, input_: bytes) -> NoReturn:
-        """End the run, to go on as a new one."""
-        reason = Restart(input_)
-        self.journal.end(reason)
-        raise reason
 
     # -------------------------------------------------------------------------------------- plain workflows
 
@@ -174,22 +163,22 @@ class WorkflowExecution:
             self._bridged.pop(future, None)
 
 
-_OURS = 2
-"""References to a coroutine that only `check_awaited` knows: its variable, and the argument of `getrefcount`."""
+_OWN_REFERENCES = 2
+"""References of `check_awaited` itself to a coroutine: its variable, and the argument of `getrefcount`."""
 
 
 def check_awaited(unawaited: dict[str, Coroutine[Any, Any, Any]], value: Any) -> None:
     """Fail a workflow that returned `value` and never awaited one of its durable calls: that would pass as success.
 
-    Only a coroutine that nobody can await any more counts. One that a gather or a task closed was canceled by the code, and one that a
-    pending task holds ends with the execution.
+    Only a coroutine without other references counts, because no code can await it any more. One that a gather or a task closed was canceled
+    by the code, and one that a pending task holds ends with the execution.
     """
     forgotten = None
     while unawaited:
         key, call = unawaited.popitem()  # last first: the error names the first one
         if not inspect.iscoroutine(call) or inspect.getcoroutinestate(call) != inspect.CORO_CREATED:
             continue
-        if call is value or sys.getrefcount(call) <= _OURS:
+        if call is value or sys.getrefcount(call) <= _OWN_REFERENCES:
             forgotten = _describe_call(key, call.cr_code.co_name)
             call.close()
     if forgotten is not None:

@@ -2,12 +2,12 @@
 
 Laws:
 1. The run suspends when every branch of its code waits and no step is running. A branch that awaits something the SDK cannot see is
-   given the lease port's `quiet_seconds`.
+   given the lease port's `timers.quiet_seconds`.
 2. While steps are running, waits that settle are noticed too.
 3. A call or a wait that the code itself canceled (a gather stopped it, a task was canceled) is recorded as canceled. A replay does not
    make it again: it blocks there until the code cancels it once more.
-4. While the worker is stopping, nothing new begins, and the run is given back as soon as no step is running: at once where its branches
-   only wait or sleep, after HAND_OVER_SECONDS where one awaits something the SDK cannot see. A run that only waits for durable things
+4. While the worker is stopping, nothing new begins, and the run is given back as soon as no step is running: at once if its branches
+   only wait or sleep, after HAND_OVER_SECONDS if one awaits something the SDK cannot see. A run that only waits for durable things
    suspends as usual.
 5. A suspended run is replayed when the first of its waits settles, which costs time in proportion to what it has recorded. A run with
    many records therefore stays in memory for about as long as its replay would take, so that a thousand events that come one by one
@@ -34,20 +34,18 @@ from tenure.store.replay import ReplayWait
 T = TypeVar("T")
 
 CANCELED_BY_CODE = "STEP_CANCELED"
-"""With 0 tries: the code canceled it; see law 3."""
+"""With 0 tries: the code canceled the call; see law 3."""
 SHORT_SECONDS = 5.0
 """A shorter pause is spent in memory."""
 AHEAD_MAX = 100
 """How many waits are read beyond the one that has settled: code often asks for one after the other."""
 HAND_OVER_SECONDS = 0.2
 OPENINGS_MAX = 256
-"""Waits of one execution whose opening is not durable yet."""
 STAY_SECONDS_PER_ROW = 50e-6
 STAY_SECONDS_MIN = 0.01
 STAY_SECONDS_MAX = 1.0
-"""How long a run that only waits stays in memory; see law 5."""
 TURNS_OF_A_WAKE_UP = 5
-"""Turns of the event loop between the end of a task and the next line of whoever awaits it."""
+"""Turns of the event loop between the end of a task and the next line of the code that awaits it."""
 LOOK_SECONDS = 0.5
 """How often waits are read while other branches keep the run from suspending."""
 ARTIFACT_PAUSES_SECONDS = (0.5, 2.0, 8.0, 30.0)
@@ -85,7 +83,6 @@ class ExecutionWaits:
         """Set while the run is being suspended or given back."""
 
     def close(self) -> None:
-        """The code has ended."""
         self._journal.closed = True
         for each in (self._quiet_timer, self._watcher, *self.branch_tasks):
             if each is not None:
@@ -94,11 +91,10 @@ class ExecutionWaits:
     # ------------------------------------------------------------------------------ what keeps a run here
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass in memory."""
         self.busy += 1
         self._sleeping += 1
         try:
-            await self._lease_port.sleep(seconds)
+            await self._lease_port.timers.sleep(seconds)
         finally:
             self.busy -= 1
             self._sleeping -= 1
@@ -114,7 +110,7 @@ class ExecutionWaits:
             self.reconsider()
 
     async def barrier(self) -> None:
-        """Wait until everything recorded is durable. A branch that waits for our own commits is busy, however long they take."""
+        """Wait until everything recorded is durable. The branch counts as busy meanwhile."""
         self.busy += 1
         try:
             await self._durable()
@@ -124,7 +120,7 @@ class ExecutionWaits:
                 self.reconsider()
 
     async def _durable(self) -> None:
-        """Wait for what was recorded; where the run is being canceled, wait to be stopped."""
+        """Wait until everything recorded is durable. If the run is being canceled, wait to be stopped."""
         try:
             await self._journal.barrier()
         except TenureError as refused:
@@ -133,23 +129,21 @@ class ExecutionWaits:
             await self.await_cancel()
 
     async def store_payload(self, body: bytes | None) -> bytes | None:
-        """A payload as it is recorded: a large one becomes an artifact."""
+        """The payload to record: a reference if it is large and becomes an artifact."""
         if body is not None and (len(body) > codec.INLINE_BYTES_MAX or body.startswith(codec.RESERVED)):
             return await self._retry_artifact(partial(self._lease_port.store_artifact, body))
         return body
 
     async def load_payload(self, body: bytes | None) -> bytes | None:
-        """A recorded payload as it was."""
-        if body is not None and body.startswith(codec.RESERVED):
-            try:
-                return await self._retry_artifact(partial(self._lease_port.load_artifact, body))
-            except TenureError as refused:
-                if not refused.retryable:
-                    raise
-                # The record stands, though it cannot be read now: the run is given back.
-                self._journal.end(Interrupted(refused.code))
-                raise self._journal.exit or refused from refused
-        return body
+        """The payload of a record. If its artifact cannot be read now, the run is given back."""
+        if body is None or not body.startswith(codec.RESERVED):
+            return body
+        try:
+            return await self._retry_artifact(partial(self._lease_port.load_artifact, body))
+        except TenureError as refused:
+            if not refused.retryable:
+                raise
+            self._journal.leave(Interrupted(refused.code))
 
     async def _retry_artifact(self, transfer: Callable[[], Awaitable[T]]) -> T:
         for pause in ARTIFACT_PAUSES_SECONDS:
@@ -168,34 +162,28 @@ class ExecutionWaits:
         self._journal.unawaited.pop(label, None)
         self._journal.check()
         known = self._replay_log.waits.get(label)
-        if known is None:
-            if check:
-                self._journal.check_replay(self._replay_log.check_new_wait, label)
-            no = await self._open(label, **what)
-            if isinstance(no, ReplayWait):
-                return no
-        else:
-            no = known.no
-        return await self._settled(no)
+        if known is not None:
+            return await self._settled(known.no)
+        if check:
+            self._journal.check_replay(self._replay_log.check_new_wait, label)
+        opened = await self._open(label, **what)
+        return opened if isinstance(opened, ReplayWait) else await self._settled(opened)
 
     async def pause(self, label: str, until: int) -> None:
-        """Pause until a time: in memory, or suspended if that is long."""
+        """Pause until a time: in memory if that is short, else suspended."""
         left = (until - self._lease_port.now_us()) / 1e6
-        if left <= 0:
-            return
-        if left < SHORT_SECONDS and label not in self._replay_log.waits:
+        if left >= SHORT_SECONDS or (left > 0 and label in self._replay_log.waits):
+            await self.wait(label, until=until)
+        elif left > 0:
             await self.sleep(left)
-            return
-        await self.wait(label, until=until)
 
     async def wait_for(self, no: int) -> ReplayWait:
-        """How an open wait was settled, or will be."""
+        """Wait until an open wait has settled, and return how."""
         self._journal.check()
         return await self._settled(no)
 
     async def _settled(self, no: int) -> ReplayWait:
-        turn = self._turns[no] = self._turns.get(no, 0) + 1
-        canceled_key = f"{INNER_KEY_MARK}{no}.{turn}"
+        canceled_key = self._next_cancel_key(no)
         if self._replay_log:
             if canceled_key in self._replay_log.checkpoints:
                 await self.block()
@@ -203,10 +191,11 @@ class ExecutionWaits:
             if known is not None:
                 await self._journal.replay_order.take((known.settled_at or 0, no))
                 return known
-        if not self._waiters and not self._journal.replay_order.awaited:  # else an earlier one may come first
-            ahead = self._ahead.pop(no, None)
-            if ahead is not None:
-                return ahead
+        alone = (
+            not self._waiters and not self._journal.replay_order.awaited
+        )  # else an earlier one may come first
+        if alone and (ahead := self._ahead.pop(no, None)) is not None:
+            return ahead
         context.current_scope()  # a task of the code's own that waits is a branch
         waiter: asyncio.Future[ReplayWait] = self._loop.create_future()
         waiters = self._waiters.setdefault(no, [])
@@ -216,7 +205,7 @@ class ExecutionWaits:
             settled = await waiter
         except asyncio.CancelledError:
             if self._journal.is_active():
-                self._journal.record(canceled_key, state="failed", error=CANCELED_BY_CODE, tries=0, closes=no)
+                self._record_canceled(canceled_key, no)
             raise
         finally:
             waiters.remove(waiter)
@@ -227,9 +216,17 @@ class ExecutionWaits:
             await self._journal.replay_order.take((settled.settled_at or 0, no))
         return settled
 
+    def _next_cancel_key(self, no: int) -> str:
+        """The key that records that the code canceled its next waiting for this wait; see law 3."""
+        turn = self._turns[no] = self._turns.get(no, 0) + 1
+        return f"{INNER_KEY_MARK}{no}.{turn}"
+
+    def _record_canceled(self, key: str, no: int) -> None:
+        self._journal.record(key, state="failed", error=CANCELED_BY_CODE, tries=0, closes=no)
+
     async def block(self) -> None:
         """Wait until this branch is canceled."""
-        context.current_scope()
+        context.current_scope()  # a task of the code's own that waits is a branch
         self.remove_branch()
         try:
             await self._loop.create_future()
@@ -240,8 +237,8 @@ class ExecutionWaits:
         """Open a wait without waiting for it (a proposal), and return its number."""
         if (known := await self._recorded_wait(label)) is not None:
             return known
-        no = await self._open(label, **what)
-        return no.no if isinstance(no, ReplayWait) else no
+        opened = await self._open(label, **what)
+        return opened.no if isinstance(opened, ReplayWait) else opened
 
     async def _recorded_wait(self, label: str) -> int | None:
         """The number of a wait that was opened before, or None for a new one, which may be opened now."""
@@ -259,17 +256,15 @@ class ExecutionWaits:
         """Open a wait (a child) and go on before it is durable. A refusal ends the execution, because its code has gone on."""
         if (known := await self._recorded_wait(label)) is not None:
             return known
-        if self._openings_room.locked():
-            await self.work(self._openings_room.acquire())
-        else:
-            await self._openings_room.acquire()
+        room = self._openings_room
+        await (self.work(room.acquire()) if room.locked() else room.acquire())
         try:
             opening = self._send_opening(label, what)
         except BaseException:
-            self._openings_room.release()
+            room.release()
             raise
         if opening.done():
-            self._openings_room.release()
+            room.release()
             await self._number(opening)  # a refusal is raised here
         else:
             self._journal.openings.add(opening)
@@ -288,14 +283,7 @@ class ExecutionWaits:
                 if self._journal.is_active():  # the record needs the number; see law 3
                     with suppress(TenureError):
                         no = (await self._await_reply(opening)).no or 0
-                        self._turns[no] = turn = self._turns.get(no, 0) + 1
-                        self._journal.record(
-                            f"{INNER_KEY_MARK}{no}.{turn}",
-                            state="failed",
-                            error=CANCELED_BY_CODE,
-                            tries=0,
-                            closes=no,
-                        )
+                        self._record_canceled(self._next_cancel_key(no), no)
                 raise
         self._journal.check()
         return await self._number(opening)
@@ -334,7 +322,7 @@ class ExecutionWaits:
             raise asyncio.CancelledError
         self._lease_port.heartbeat_now()
         await self.block()
-        raise AssertionError("never ends")
+        raise AssertionError("`block` returned")
 
     async def _open(self, label: str, **what: Any) -> int | ReplayWait:
         self.busy += 1
@@ -369,10 +357,8 @@ class ExecutionWaits:
         except asyncio.CancelledError:
             if self._journal.is_active():
                 with suppress(TenureError):
-                    no = (await self._await_reply(opening)).no
-                    self._journal.record(
-                        f"{INNER_KEY_MARK}{no}.1", state="failed", error=CANCELED_BY_CODE, tries=0, closes=no
-                    )
+                    no = (await self._await_reply(opening)).no or 0
+                    self._record_canceled(f"{INNER_KEY_MARK}{no}.1", no)
             raise
 
     async def _await_reply(self, opening: asyncio.Future[LeaseReply]) -> LeaseReply:
@@ -384,7 +370,7 @@ class ExecutionWaits:
     # ---------------------------------------------------------------------------------- branches, suspending
 
     def activity(self, steps_ignored: int) -> Literal["resting", "unseen", "working"]:
-        """`resting` if every branch only lets time pass, apart from so many in their steps; `unseen` if another branch awaits
+        """`resting` if every branch only lets time pass, apart from `steps_ignored` running steps; `unseen` if another branch awaits
         something the SDK cannot see."""
         suspends_soon = self._quiet_timer is not None and self._branches <= 0
         if suspends_soon or self.suspending is not None or self.busy != self._sleeping + steps_ignored:
@@ -392,16 +378,15 @@ class ExecutionWaits:
         return "resting" if self._branches <= self.busy else "unseen"
 
     def add_branch(self) -> None:
-        """A branch of the code can go on."""
         self._branches += 1
 
     def remove_branch(self) -> None:
-        """A branch has ended, or waits for something durable."""
+        """No longer count a branch that has ended or waits for something durable."""
         self._branches -= 1
         self.reconsider()
 
     def reconsider(self) -> None:
-        """Something changed: suspend or give back the run if it is time; see laws 1 and 4. Also called when the worker stops."""
+        """Suspend the run or give it back, if it is time; see laws 1 and 4. Called when something has changed, and when the worker stops."""
         draining = self._lease_port.draining
         if not (self._waiters or draining) or self._journal.exit is not None or self.suspending is not None:
             return
@@ -421,11 +406,10 @@ class ExecutionWaits:
             self.suspending = self._loop.create_task(self._stay(stay))
         else:
             self._quiet_timer = self._loop.call_later(
-                self._lease_port.quiet_seconds, self._suspend_or_give_back
+                self._lease_port.timers.quiet_seconds, self._suspend_or_give_back
             )
 
     def _stay_seconds(self) -> float:
-        """How long a run that only waits stays in memory; see law 5."""
         known = self._replay_log
         rows = len(known.checkpoints) + self._journal.steps_begun + max(len(known.waits), len(self._turns))
         return min(rows * STAY_SECONDS_PER_ROW, STAY_SECONDS_MAX)
@@ -463,21 +447,18 @@ class ExecutionWaits:
     async def _look_again(self) -> None:
         """Notice waits that settle while a step keeps the run from suspending; see law 2."""
         while self._waiters and self.busy and self._journal.exit is None:
-            await self._lease_port.sleep(LOOK_SECONDS)
+            await self._lease_port.timers.sleep(LOOK_SECONDS)
             if self._waiters and self._journal.exit is None:
                 with suppress(TenureError):  # the store cannot be reached: the next look may succeed
                     self._settle(await self._lease_port.load_waits(min(self._waiters), max(self._waiters)))
 
     async def park(self) -> None:
         """Wait for the run to be given back: the worker is stopping, and this branch would begin something new."""
-        context.current_scope()
         self._parked += 1
-        self.remove_branch()
         try:
-            await self._loop.create_future()
+            await self.block()
         finally:
             self._parked -= 1
-            self.add_branch()
 
     def _suspend_or_give_back(self) -> None:
         self._quiet_timer = None
@@ -495,7 +476,7 @@ class ExecutionWaits:
         """Give the run back once everything it recorded is durable; see law 4."""
         try:
             await self._journal.barrier()
-        except (ExecutionExit, TenureError):  # what was not recorded is done again by the next worker
+        except (ExecutionExit, TenureError):  # the next worker repeats what was not recorded
             pass
         finally:
             self.suspending = None
@@ -505,7 +486,7 @@ class ExecutionWaits:
             self._journal.end(HandedOver("the worker is stopping"))
 
     async def _suspend(self, branches: int) -> None:
-        # Whoever awaits a branch that has just ended goes on in one of these turns.
+        # Code that awaits a branch that has just ended goes on in one of these turns.
         for _ in range(TURNS_OF_A_WAKE_UP):
             await asyncio.sleep(0)
         if self._branches > branches or self.busy:
@@ -519,7 +500,12 @@ class ExecutionWaits:
                 if refused.code != CANCELING:  # `suspend` is refused with the same code
                     raise
             reply = await self._lease_port.suspend(tuple(self._waiters))
-            rows = await self._load_settled(reply.settled) if reply.state == "go_on" else []
+            rows: list[ReplayWait] = []
+            if (
+                reply.state == "go_on"
+            ):  # read what has settled, and up to AHEAD_MAX waits after the first of them
+                first = min(reply.settled)
+                rows = await self._lease_port.load_waits(first, max(*reply.settled, first + AHEAD_MAX))
         except ExecutionExit:
             return
         except TenureError as refused:
@@ -535,11 +521,6 @@ class ExecutionWaits:
             self._journal.end(Suspended("suspended"))
         else:  # refused by a governed wait, or canceled
             self._journal.end(LeaseLost(reply.state))
-
-    async def _load_settled(self, settled: tuple[int, ...]) -> list[ReplayWait]:
-        """The waits that have settled, and up to AHEAD_MAX after the first of them."""
-        first = min(settled)
-        return await self._lease_port.load_waits(first, max(*settled, first + AHEAD_MAX))
 
     def _settle(self, rows: list[ReplayWait]) -> None:
         self._ahead.clear()

@@ -30,11 +30,7 @@ class StartRefused(ExecutionExit):
 
 
 class ReplayMismatch(ExecutionExit):
-    """The code does not match what was recorded; `why` names the first difference."""
-
-    def __init__(self, why: str) -> None:
-        self.why = why
-        super().__init__(why)
+    """The code does not match what was recorded. The message names the first difference."""
 
 
 class Restart(ExecutionExit):

@@ -15,11 +15,16 @@ class AttemptPort(Protocol):
     """What a try needs besides its outcome: a `LeasePort`, or a pipe to one from an isolated process."""
 
     stop: threading.Event
-    progress: str
+    """Set when the work must stop: code in threads checks it."""
 
-    def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None: ...
+    def report_progress(self, text: str) -> None:
+        """Send a text with the next heartbeat."""
 
-    def spend(self, cost: Cost) -> None: ...
+    def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:
+        """Add a line to the run's log."""
+
+    def spend(self, cost: Cost) -> None:
+        """Report a cost with the next message. May be called from any thread."""
 
 
 class Frame:
@@ -84,14 +89,13 @@ class Frame:
     def progress(self, text: str) -> None:
         """Report progress: sent with the next heartbeat, and counted for `progress_within`."""
         self.progress_text = text
-        self._port.progress = text
+        self._port.report_progress(text)
         loop, progressed = self._loop, self._progressed
         if loop is not None and progressed is not None and not progressed.is_set():
             with suppress(RuntimeError):  # the loop has ended before this thread
                 loop.call_soon_threadsafe(progressed.set)
 
     async def progressed(self) -> None:
-        """Wait for the next report of progress."""
         if self._progressed is None:
             self._loop, self._progressed = asyncio.get_running_loop(), asyncio.Event()
         await self._progressed.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 from tenure.errors import TenureError
 from tenure.kernel.commands import RecordCheckpoint
@@ -26,38 +26,34 @@ CANCELING = "RUN_CANCELING"
 
 
 class ExecutionJournal:
-    """See the laws above. Steps, waits and acts of one execution share it."""
-
     def __init__(self, lease_port: LeasePort, replay_log: ReplayLog, steps_max: int) -> None:
         self.lease_port = lease_port
         self.replay_log = replay_log
         self.loop = asyncio.get_running_loop()
         self.replay_order = ReplayOrder(self.loop)
         self.exit: ExecutionExit | None = None
-        """Why the execution has ended."""
         self.closed = False
         """Whether the workflow's code has ended."""
         self.main_task: asyncio.Task[Any] | None = None
         self.pending: list[asyncio.Future[LeaseReply]] = []
-        """Messages whose replies nobody waits for yet."""
+        """Replies to messages that no branch waits for yet."""
         self.unsent: RecordCheckpoint | None = None
         """The last record. It is sent in the loop's next turn, or with the end of the run if that comes first."""
         self.collecting = False
-        """Whether a branch waits for replies that it took from `pending`."""
+        """Whether a branch waits for the replies in `_awaited`."""
         self._awaited: list[asyncio.Future[LeaseReply]] = []
-        """Those replies."""
         self.openings: set[asyncio.Future[LeaseReply]] = set()
         """Openings of waits that the code did not wait for, until they are durable."""
         self.waiters: dict[int, list[asyncio.Future[ReplayWait]]] = {}
-        """Who waits, by the number of the wait."""
+        """Branches that wait, by the number of the wait."""
         self.unawaited: dict[str, Coroutine[Any, Any, Any]] = {}
-        """Durable calls by key that were made and have not begun: perhaps nobody awaits them."""
+        """Durable calls by key that were made and have not begun: the code may have forgotten to await them."""
         self.steps_begun = 0
-        """Steps that began here for the first time."""
+        """How many steps this execution has begun that were not recorded before."""
         self._steps_max = steps_max
 
     def end(self, reason: ExecutionExit) -> None:
-        """End the execution, whatever its code does."""
+        """End the execution, unless it has ended. Its code cannot prevent that."""
         if self.exit is not None:
             return
         self.exit = reason
@@ -68,8 +64,12 @@ class ExecutionJournal:
             if not waiter.done():
                 waiter.cancel()
 
+    def leave(self, reason: ExecutionExit) -> NoReturn:
+        """End the execution and raise its exit: `reason`, unless it has ended before."""
+        self.end(reason)
+        raise self.exit or reason
+
     def check(self) -> None:
-        """Raise the exit of an execution that has ended."""
         if self.exit is not None:
             raise self.exit
 
@@ -90,17 +90,12 @@ class ExecutionJournal:
             self.unsent = None
             self.pending.append(self.lease_port.record(unsent))
 
-    def take_unsent(self) -> RecordCheckpoint | None:
-        """The last record if it has not been sent: it goes with the end of the run."""
-        unsent, self.unsent = self.unsent, None
-        return unsent
-
     async def barrier(self) -> None:
         """Wait until everything recorded is durable."""
         self.flush()
         if (
             self.collecting
-        ):  # another branch takes the replies; this one waits for the last of those made so far
+        ):  # another branch takes the replies: wait for the last of those that are due so far
             last = (self.pending or self._awaited)[-1]
             if not last.done():
                 await asyncio.wait((last,))
@@ -124,15 +119,14 @@ class ExecutionJournal:
                     if reply.cancel:
                         self.lease_port.heartbeat_now()
                     if reply.state == "refused":  # the run exceeded its budget and has ended
-                        self.end(LeaseLost(reply.outcome or "refused"))
-                        self.check()
+                        self.leave(LeaseLost(reply.outcome or "refused"))
         finally:
             self.collecting = False
 
     def refuse(
         self, refused: TenureError, message: asyncio.Future[LeaseReply] | None = None
     ) -> BaseException:
-        """What the refusal of a message means: the execution ends, unless only the message's content was refused."""
+        """The exception to raise for a refused message. The execution ends, unless only the message's content was refused."""
         if refused.code in LEASE_OVER_CODES:
             self.end(LeaseLost(refused.code))
         elif refused.retryable:
@@ -160,11 +154,7 @@ class ExecutionJournal:
         try:
             check(key)
         except ReplayMismatch as mismatch:
-            self.end(mismatch)
-            raise
+            self.leave(mismatch)
 
-    def fail_replay(self, why: str) -> None:
-        """End with ReplayMismatch: the code does not match what was recorded."""
-        mismatch = ReplayMismatch(why)
-        self.end(mismatch)
-        raise mismatch
+    def fail_replay(self, why: str) -> NoReturn:
+        self.leave(ReplayMismatch(why))

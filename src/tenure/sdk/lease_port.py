@@ -7,7 +7,6 @@ order in which they are sent.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,17 +16,28 @@ from tenure.kernel.costs import Cost
 from tenure.kernel.lease_types import Lease, LeaseReply
 from tenure.sdk.act_request import ActRequest, ActResult
 from tenure.sdk.definitions import StepFunction
+from tenure.sdk.frame import AttemptPort
 from tenure.store.replay import ReplayWait
 
 if TYPE_CHECKING:
     from tenure.sdk.execution import WorkflowExecution
 
 
-class LeasePort(Protocol):
+class Timers(Protocol):
+    """Sleeps and timeouts, by the host's clock or by one that a test moves."""
+
+    quiet_seconds: float
+    """How long code may await something the SDK cannot see before its run suspends; always in real time."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
+        """Raises TimeoutError after `seconds`; None is no limit."""
+
+
+class LeasePort(AttemptPort, Protocol):
     lease: Lease
-    stop: threading.Event
-    """Set when the work must stop: code in threads looks at it."""
-    progress: str
+    timers: Timers
     draining: bool
     """Whether the worker is stopping: running steps may finish, and nothing new begins."""
     execution: WorkflowExecution | None
@@ -70,15 +80,6 @@ class LeasePort(Protocol):
     def now_us(self) -> int:
         """The store's time, as far as it is known here."""
 
-    async def sleep(self, seconds: float) -> None: ...
-
-    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
-        """Raises TimeoutError after `seconds`; None is no limit."""
-
-    @property
-    def quiet_seconds(self) -> float:
-        """How long a branch may await something the SDK cannot see."""
-
     def heartbeat_now(self) -> None:
         """Send a heartbeat now: its reply has news such as a cancellation."""
 
@@ -92,17 +93,11 @@ class LeasePort(Protocol):
     ) -> Any:
         """Run a step's function in its own process, which is killed if the caller is canceled."""
 
-    def spend(self, cost: Cost) -> None:
-        """Report a cost with the next message."""
-
     costs: list[Cost]
     """Costs that no message has reported yet."""
 
     def take_costs(self) -> tuple[Cost, ...]:
         """The costs that the next message reports."""
-
-    def log(self, step: str, level: str, text: str, fields: dict[str, Any]) -> None:
-        """Add a line to the run's log."""
 
     def abandon(self, work: asyncio.Future[Any]) -> None:
         """Stop waiting for work that does not stop. It keeps its slot until it ends, and its result is dropped."""

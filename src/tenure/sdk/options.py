@@ -16,7 +16,6 @@ from tenure.durations import parse_duration
 from tenure.errors import TenureError
 from tenure.kernel.retry import Backoff
 from tenure.kernel.run_terms import RunTerms
-from tenure.limits import CHECKPOINTS_PER_RUN_MAX, RETRIES_MAX
 from tenure.suggestions import did_you_mean
 
 Duration = str | int | float | timedelta
@@ -39,7 +38,7 @@ def check_options(kind: str, function: object, given: dict[str, Any], made: Call
 
 
 def to_seconds(what: str, option: str, length: Duration | None) -> float | None:
-    """A duration in seconds. An error names the option."""
+    """A duration in seconds, for an option of a primitive."""
     try:
         return None if length is None else parse_duration(length)
     except TenureError as refused:
@@ -48,7 +47,7 @@ def to_seconds(what: str, option: str, length: Duration | None) -> float | None:
 
 
 def check_duration(what: str, option: str, length: Duration | None) -> float | None:
-    """The same for an option of a decorator."""
+    """A duration in seconds, for an option of a decorator."""
     try:
         return to_seconds(what, option, length)
     except TenureError as refused:
@@ -57,28 +56,17 @@ def check_duration(what: str, option: str, length: Duration | None) -> float | N
 
 
 def check_terms(what: str, budget: Any, compensate: bool) -> RunTerms:
-    """The terms of a workflow's runs."""
     try:
         return RunTerms.of(budget, compensate)
     except TenureError as refused:
         raise ValueError(f'{what}: {refused.message}, such as budget="5 USD"') from None
 
 
-def check_retries(what: str, given: Any) -> int | None:
-    if given is None:
-        return None
+def check_count(what: str, option: str, given: Any, least: int, most: int, example: str) -> int:
     if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f"{what}: retries must be a whole number such as retries=3, not {given!r}")
-    if not 0 <= given <= RETRIES_MAX:
-        raise ValueError(f"{what}: retries must be 0 to {RETRIES_MAX}, not {given}")
-    return given
-
-
-def check_steps_max(what: str, given: Any) -> int:
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f"{what}: steps_max must be a whole number such as steps_max=50_000, not {given!r}")
-    if not 1 <= given <= CHECKPOINTS_PER_RUN_MAX:
-        raise ValueError(f"{what}: steps_max must be 1 to {CHECKPOINTS_PER_RUN_MAX}, not {given}")
+        raise TypeError(f"{what}: {option} must be a whole number such as {option}={example}, not {given!r}")
+    if not least <= given <= most:
+        raise ValueError(f"{what}: {option} must be {least} to {most}, not {given}")
     return given
 
 
@@ -112,9 +100,3 @@ def check_flags(what: str, **given: Any) -> None:
     for option, value in given.items():
         if not isinstance(value, bool):
             raise TypeError(f"{what}: {option} must be True or False, such as {option}=False, not {value!r}")
-
-
-def check_choice(what: str, option: str, given: Any, known: tuple[str, ...]) -> None:
-    if given is not None and given not in known:
-        choices = " or ".join(f'"{each}"' for each in known)
-        raise ValueError(f"{what}: {option} must be {choices}, not {given!r}")

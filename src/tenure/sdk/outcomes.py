@@ -20,7 +20,7 @@ from tenure.kernel.profile import Profile
 from tenure.kernel.retry import Rng
 from tenure.limits import CODE_CHARS_MAX, LABEL_CHARS_MAX, META_BYTES_MAX
 from tenure.sdk.definitions import StepFunction
-from tenure.sdk.errors import ApprovalExpired, ApprovalRejected, Failure, StepFailed
+from tenure.sdk.errors import ChildFailed, Failure, StepFailed
 from tenure.sdk.exits import ActionLate, ResumeFailed
 from tenure.sdk.frame import Frame
 from tenure.sdk.lease_port import LeasePort
@@ -32,11 +32,9 @@ WORD_CHARS_MAX = 100
 LEASE_OVER_CODES = frozenset({"LEASE_STALE", "LEASE_NOT_FOUND", "RUN_NOT_FOUND", "RUN_TERMINAL_STATE"})
 """Refusals that mean that the lease has ended."""
 
-_encode_meta = msgspec.json.Encoder().encode
-
 
 class _Meta(msgspec.Struct, omit_defaults=True):
-    """What is recorded of a try beside its result (GWI-17)."""
+    """What is recorded of a try in addition to its result (GWI-17)."""
 
     us: int
     agent: str | None = None
@@ -46,7 +44,6 @@ class _Meta(msgspec.Struct, omit_defaults=True):
 
 
 def step_meta(step: StepFunction[..., Any], frame: Frame, begun: int) -> str:
-    """What is recorded of a try beside its result, as a JSON object."""
     spent = (time.perf_counter_ns() - begun) // 1000
     if step.agent is None and not frame.costs:
         return f'{{"us":{spent}}}'
@@ -54,18 +51,21 @@ def step_meta(step: StepFunction[..., Any], frame: Frame, begun: int) -> str:
 
 
 def tool_meta(costs: list[Cost], begun: int) -> str | None:
-    """What is recorded of a tool's try that reported costs."""
     if not costs:
         return None
     return _encode((time.perf_counter_ns() - begun) // 1000, None, costs, LABEL_CHARS_MAX)
 
 
 def _encode(spent: int, agent: str | None, costs: list[Cost], bytes_max: int) -> str:
-    tokens_in = sum(cost.tokens_in for cost in costs)
-    tokens_out = sum(cost.tokens_out for cost in costs)
-    meta = _Meta(spent, agent and agent[:WORD_CHARS_MAX], sum_costs(costs), tokens_in, tokens_out)
+    meta = _Meta(
+        spent,
+        agent and agent[:WORD_CHARS_MAX],
+        sum_costs(costs),
+        tokens_in=sum(cost.tokens_in for cost in costs),
+        tokens_out=sum(cost.tokens_out for cost in costs),
+    )
     most = len(meta.costs)
-    while len(encoded := _encode_meta(meta)) > bytes_max and most > 1:
+    while len(encoded := msgspec.json.encode(meta)) > bytes_max and most > 1:
         most //= 2
         meta.costs = sum_costs(meta.costs, most)
     return encoded.decode()
@@ -73,17 +73,20 @@ def _encode(spent: int, agent: str | None, costs: list[Cost], bytes_max: int) ->
 
 def describe_failure(fault: BaseException) -> tuple[str, str, bool | None]:
     """The code and message of an error, and whether it is retryable (None: the profile decides)."""
-    if isinstance(fault, Failure):
-        code = fault.code if is_name(fault.code, 1, CODE_CHARS_MAX) else "STEP_FAILED"
-        return code, fault.message, fault.retryable
-    if isinstance(fault, StepFailed):
-        return fault.code, fault.describe() if fault.code in CODES else str(fault), False
-    if isinstance(fault, TenureError):
-        return fault.code, fault.message, fault.retryable
-    if isinstance(fault, ActionLate):
-        return "ACTION_LATE", str(fault), True
-    if isinstance(fault, ResumeFailed):
-        return "RUN_RESUME_FAILED", str(fault), False
+    match fault:
+        case Failure():
+            code = fault.code if is_name(fault.code, 1, CODE_CHARS_MAX) else "STEP_FAILED"
+            return code, fault.message, fault.retryable
+        case StepFailed():
+            return fault.code, fault.describe() if fault.code in CODES else str(fault), False
+        case TenureError():
+            return fault.code, fault.message, fault.retryable
+        case ActionLate():
+            return "ACTION_LATE", str(fault), True
+        case ResumeFailed():
+            return "RUN_RESUME_FAILED", str(fault), False
+        case _:
+            pass
     try:
         text = str(fault)
     except Exception:
@@ -110,24 +113,19 @@ def retry_pause_us(
     return retry.delay_us(step.backoff or profile.timing.backoff, tries, jitter, chance, None)
 
 
-def approval_error(row: ReplayWait, action: str) -> TenureError | None:
-    """The error of an approval that was not given."""
-    if row.outcome == "rejected":
-        reason = None if row.reason is None else msgspec.json.decode(row.reason)
-        return ApprovalRejected(action, reason)
-    if row.outcome == "expired":
-        return ApprovalExpired(action)
-    return None
+def check_child(row: ReplayWait, run_id: str) -> None:
+    if row.child_outcome != "succeeded":
+        error = None if row.child_error is None else row.child_error.decode(errors="replace")
+        raise ChildFailed(run_id, row.child_outcome or "ended", row.child_code or "?", error)
 
 
-# ---- tracebacks of the user's own code, for the run's log
+# ------------------------------------------------------- tracebacks of the user's own code, for the run's log
 
 TRACE_CHARS_MAX = 4_000
 _OUR_FOLDERS = (
     *(str(Path(__file__).parent.parent / each) for each in ("sdk", "worker", "testing")),
     *(str(Path(each.__file__ or "").parent) for each in (asyncio, concurrent.futures)),
 )
-"""Folders whose frames are left out of a traceback."""
 
 
 def user_traceback(fault: BaseException) -> str:
@@ -143,23 +141,16 @@ def user_traceback(fault: BaseException) -> str:
 
 
 def _drop_our_frames(found: TracebackException) -> bool:
-    """Whether frames are left."""
-    theirs = False
-    every = [found]
-    while every:
-        each = every.pop()
+    """Drop our frames from a traceback and everything it chains. Returns whether frames are left."""
+    frames_left = 0
+    tracebacks = [found]
+    for each in tracebacks:
         each.stack[:] = [frame for frame in each.stack if not frame.filename.startswith(_OUR_FOLDERS)]
-        theirs = theirs or bool(each.stack)
-        every += [more for more in (each.__cause__, each.__context__, *(each.exceptions or ())) if more]
-    return theirs
+        frames_left += len(each.stack)
+        tracebacks += [more for more in (each.__cause__, each.__context__, *(each.exceptions or ())) if more]
+    return frames_left > 0
 
 
 def log_traceback(lease_port: LeasePort, key: str, fault: Exception) -> None:
-    """Log where the user's own code failed, if it did."""
     if text := user_traceback(fault):
         lease_port.log(key, "error", text, {})
-
-
-def has_step_failure(fault: BaseException) -> bool:
-    """Whether it is an exception group (of an `asyncio.TaskGroup`) that contains a StepFailed."""
-    return isinstance(fault, BaseExceptionGroup) and fault.subgroup(StepFailed) is not None

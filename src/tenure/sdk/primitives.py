@@ -13,31 +13,33 @@ import random as _random
 import uuid as _uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
-from typing import Any, Generic, Literal, NoReturn, TypeVar
+from typing import Any, Concatenate, Generic, Literal, NoReturn, ParamSpec, TypeVar
 
 import msgspec
 
 from tenure import ids
+from tenure.clock import to_datetime, to_optional_datetime, us
 from tenure.errors import TenureError
-from tenure.kernel.commands import ApprovalSpec, StartChild, WaitSpec
+from tenure.kernel.commands import ApprovalSpec, WaitSpec
 from tenure.kernel.costs import Cost
 from tenure.kernel.decide.validation import is_name
 from tenure.limits import COST_COUNT_MAX, COST_CURRENCY_CHARS_MAX, COST_WORD_CHARS_MAX, SPENT_MICROS_MAX
 from tenure.sdk import codec, context
 from tenure.sdk.attempts import exit_failure
 from tenure.sdk.definitions import StepFunction, Workflow, registry
-from tenure.sdk.errors import ChildFailed, WaitExpired
+from tenure.sdk.errors import ApprovalExpired, ApprovalRejected, WaitExpired
 from tenure.sdk.execution import WorkflowExecution
 from tenure.sdk.execution_waits import SHORT_SECONDS, Opening
+from tenure.sdk.exits import Restart
 from tenure.sdk.frame import Frame
 from tenure.sdk.options import Duration, to_seconds
-from tenure.sdk.outcomes import approval_error
+from tenure.sdk.outcomes import check_child
 from tenure.sdk.replay_log import PATCH_PREFIX
 from tenure.sdk.scope import CallScope
-from tenure.store.replay import ReplayWait
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Tier = Literal["low", "med", "high"]
 
@@ -53,8 +55,16 @@ def _seconds(primitive: str, duration: Duration | None, option: str = "within") 
     return to_seconds(f"tenure.{primitive}", option, duration)
 
 
-def _moment(us: int | None) -> datetime | None:
-    return None if us is None else datetime.fromtimestamp(us / 1e6, UTC)
+def _submit(
+    name: str,
+    begin: Callable[Concatenate[CallScope, str, P], Coroutine[Any, Any, T]],
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> Coroutine[Any, Any, T]:
+    """Make the durable call of a primitive. Its key is `name`, which begins with the primitive's name."""
+    scope = context.require_scope(name.partition(":")[0])
+    key = scope.key(name)
+    return scope.submit(key, begin(scope, key, *args, **kwargs))
 
 
 # ----------------------------------------------------------------------------------------------- people
@@ -74,13 +84,12 @@ def approve(
 
     Raises ApprovalRejected or ApprovalExpired, which fail the run if the code does not catch them.
     """
-    scope = context.require_scope("approve")
     spec = ApprovalSpec(action, tier, people, _seconds("approve", within), group=group)
-    key = scope.key("approve")
-    return scope.submit(key, _approve(scope.execution, key, spec, show))
+    return _submit("approve", _approve, spec, show)
 
 
-async def _approve(execution: WorkflowExecution, key: str, spec: ApprovalSpec, show: Any) -> ApprovalDecision:
+async def _approve(scope: CallScope, key: str, spec: ApprovalSpec, show: Any) -> ApprovalDecision:
+    execution = scope.execution
     question = await execution.waits.store_payload(codec.encode(show, "`show` of tenure.approve"))
     known = execution.journal.replay_log.waits.get(key)
     if known is not None and known.name != spec.action:
@@ -88,15 +97,14 @@ async def _approve(execution: WorkflowExecution, key: str, spec: ApprovalSpec, s
             f"the code asks for approval of {spec.action!r} where {known.name!r} was recorded"
         )
     row = await execution.waits.wait(key, check=True, approval=spec, question=question)
-    refused = approval_error(row, spec.action)
-    if refused is not None:
-        raise refused
-    return _decision(row)
-
-
-def _decision(row: ReplayWait) -> ApprovalDecision:
     reason = None if row.reason is None else msgspec.json.decode(row.reason)
-    return ApprovalDecision(row.outcome == "approved", row.decided_by, reason, _moment(row.settled_at))
+    if row.outcome == "rejected":
+        raise ApprovalRejected(spec.action, reason)
+    if row.outcome == "expired":
+        raise ApprovalExpired(spec.action)
+    return ApprovalDecision(
+        row.outcome == "approved", row.decided_by, reason, to_optional_datetime(row.settled_at)
+    )
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -116,13 +124,12 @@ def propose(
     within: Duration | None = None,
 ) -> Coroutine[Any, Any, Proposal]:
     """Propose something without waiting for the decision, which may come after the run has succeeded."""
-    scope = context.require_scope("propose")
     spec = ApprovalSpec(action, tier, people, _seconds("propose", within), group=group)
-    key = scope.key("propose")
-    return scope.submit(key, _propose(scope.execution, key, spec, content))
+    return _submit("propose", _propose, spec, content)
 
 
-async def _propose(execution: WorkflowExecution, key: str, spec: ApprovalSpec, content: Any) -> Proposal:
+async def _propose(scope: CallScope, key: str, spec: ApprovalSpec, content: Any) -> Proposal:
+    execution = scope.execution
     question = await execution.waits.store_payload(codec.encode(content, "`content` of tenure.propose"))
     return Proposal(execution.run_id, await execution.waits.open(key, proposal=spec, question=question))
 
@@ -138,75 +145,60 @@ def wait(
     type: Any = Any,  # noqa: A002 - reads best
 ) -> Coroutine[Any, Any, Any]:
     """Wait for an event and return its payload, converted to `type`. An event that came earlier is taken at once. Raises WaitExpired."""
-    scope = context.require_scope("wait")
     spec = WaitSpec(event, source, _seconds("wait", within))
-    key = scope.key(f"wait:{_plain(event)}")
-    return scope.submit(key, _wait(scope.execution, key, spec, type))
+    return _submit(f"wait:{_key_part(event)}", _wait, spec, type)
 
 
-def _plain(event: str) -> str:
-    return "".join("_" if c in "/#[]!" else c for c in event)
+def _key_part(name: str) -> str:
+    """A name without the characters that have a meaning in keys."""
+    return "".join("_" if c in "/#[]!" else c for c in name)
 
 
-async def _wait(execution: WorkflowExecution, key: str, spec: WaitSpec, declared: Any) -> Any:
-    row = await execution.waits.wait(key, check=True, event=spec)
+async def _wait(scope: CallScope, key: str, spec: WaitSpec, declared: Any) -> Any:
+    waits = scope.execution.waits
+    row = await waits.wait(key, check=True, event=spec)
     if row.outcome == "expired":
         raise WaitExpired(spec.event)
-    return codec.Codec(declared, f"event {spec.event!r}").decode(
-        await execution.waits.load_payload(row.result)
-    )
+    return codec.Codec(declared, f"event {spec.event!r}").decode(await waits.load_payload(row.result))
 
 
 def sleep(duration: Duration) -> Coroutine[Any, Any, None]:
     """Sleep for some seconds, or a text such as `1h30m`. A long sleep holds neither memory nor a worker."""
-    scope = context.require_scope("sleep")
-    seconds = _seconds("sleep", duration, "") or 0.0
-    key = scope.key("sleep")
-    return scope.submit(key, _sleep(scope.execution, key, seconds))
+    return _submit("sleep", _sleep, _seconds("sleep", duration, "") or 0.0)
 
 
-async def _sleep(execution: WorkflowExecution, key: str, seconds: float) -> None:
-    if seconds < SHORT_SECONDS:
-        until = await execution.record_once(
-            key, lambda: execution.journal.lease_port.now_us() + round(seconds * 1e6)
-        )
-        left = (until - execution.journal.lease_port.now_us()) / 1e6
-        if left > 0:
-            await execution.waits.sleep(left)
+async def _sleep(scope: CallScope, key: str, seconds: float) -> None:
+    execution, now_us = scope.execution, scope.execution.journal.lease_port.now_us
+    if seconds >= SHORT_SECONDS:
+        await execution.waits.wait(key, check=True, until=now_us() + us(seconds))
         return
-    await execution.waits.wait(
-        key, check=True, until=execution.journal.lease_port.now_us() + round(seconds * 1e6)
-    )
+    until = await execution.record_once(key, lambda: now_us() + us(seconds))
+    left = (until - now_us()) / 1e6
+    if left > 0:
+        await execution.waits.sleep(left)
 
 
 def now() -> Coroutine[Any, Any, datetime]:
     """The time by the store's clock. It is recorded, so that a replay sees the same."""
-    scope = context.require_scope("now")
-    key = scope.key("now")
-    return scope.submit(key, _now(scope.execution, key))
+    return _submit("now", _now)
 
 
-async def _now(execution: WorkflowExecution, key: str) -> datetime:
-    us: int = await execution.record_once(key, execution.journal.lease_port.now_us)
-    return datetime.fromtimestamp(us / 1e6, UTC)
+async def _now(scope: CallScope, key: str) -> datetime:
+    return to_datetime(await scope.execution.record_once(key, scope.execution.journal.lease_port.now_us))
 
 
 def uuid() -> Coroutine[Any, Any, _uuid.UUID]:
     """A random UUID. It is recorded."""
-    scope = context.require_scope("uuid")
-    key = scope.key("uuid")
-    return scope.submit(key, _make_uuid(scope.execution, key))
+    return _submit("uuid", _make_uuid)
 
 
-async def _make_uuid(execution: WorkflowExecution, key: str) -> _uuid.UUID:
-    return _uuid.UUID(await execution.record_once(key, lambda: str(_uuid.uuid4())))
+async def _make_uuid(scope: CallScope, key: str) -> _uuid.UUID:
+    return _uuid.UUID(await scope.execution.record_once(key, lambda: str(_uuid.uuid4())))
 
 
 def random() -> Coroutine[Any, Any, float]:
     """A random number from 0 to 1. It is recorded."""
-    scope = context.require_scope("random")
-    key = scope.key("random")
-    return scope.submit(key, scope.execution.record_once(key, _random.random))
+    return _submit("random", lambda scope, key: scope.execution.record_once(key, _random.random))
 
 
 # -------------------------------------------------------------------------------------- side by side
@@ -336,33 +328,21 @@ async def _gather(
 class ChildHandle(Generic[T]):
     """A child run that this run started."""
 
-    def __init__(
-        self,
-        execution: WorkflowExecution,
-        scope: CallScope,
-        opening: Opening,
-        run_id: str,
-        workflow: Workflow[..., Any] | None,
-    ) -> None:
-        self._execution = execution
+    def __init__(self, scope: CallScope, opening: Opening, run_id: str, workflow: Workflow[..., Any]) -> None:
         self._scope = scope
         self._opening = opening
         self._workflow = workflow
         self.run_id = run_id
 
     def result(self) -> Coroutine[Any, Any, T]:
-        """Wait for its end and return its output. Raises ChildFailed."""
+        """Wait for the child's end and return its output. Raises ChildFailed."""
         return self._scope.submit(f"result:{self.run_id}", self._result())
 
     async def _result(self) -> Any:
-        row = await self._execution.waits.wait_for(await self._execution.waits.opened(self._opening))
-        if row.child_outcome != "succeeded":
-            error = None if row.child_error is None else row.child_error.decode(errors="replace")
-            raise ChildFailed(self.run_id, row.child_outcome or "ended", row.child_code or "?", error)
-        body = await self._execution.waits.load_payload(row.child_output)
-        if self._workflow is not None:
-            return self._workflow.codec.decode(body)
-        return None if body is None else msgspec.json.decode(body)
+        waits = self._scope.execution.waits
+        row = await waits.wait_for(await waits.opened(self._opening))
+        check_child(row, self.run_id)
+        return self._workflow.codec.decode(await waits.load_payload(row.child_output))
 
 
 def start(
@@ -376,15 +356,12 @@ def start(
 
     `on_close` says what happens to the child if this run ends first: it is canceled, left alone, or waited for.
     """
-    scope = context.require_scope("start")
-    name = workflow if isinstance(workflow, str) else workflow.name
     known = registry.workflows.get(workflow) if isinstance(workflow, str) else workflow
     if known is None:
         raise TenureError(
-            "INVALID_INPUT", f"workflow {name!r} is not registered: import the module that defines it"
+            "INVALID_INPUT", f"workflow {workflow!r} is not registered: import the module that defines it"
         )
-    key = scope.key(f"start:{name}")
-    return scope.submit(key, _start(scope, key, known, args, kwargs, on_close))
+    return _submit(f"start:{known.name}", _start, known, args, kwargs, on_close)
 
 
 async def _start(
@@ -396,21 +373,12 @@ async def _start(
     on_close: Literal["cancel", "leave", "wait"],
 ) -> ChildHandle[Any]:
     execution = scope.execution
-    child = StartChild(
-        run_id=execution.journal.lease_port.new_run_id(),
-        workflow=workflow.name,
-        code_version=workflow.version,
-        profile=workflow.profile.name,
-        input=await execution.waits.store_payload(workflow.parameters.bind(args, kwargs)),
-        plan=workflow.plan,
-        on_close=on_close,
-        timeout_seconds=workflow.timeout_seconds,
-        terms=workflow.terms,
-    )
+    input_ = await execution.waits.store_payload(workflow.parameters.bind(args, kwargs))
+    child = workflow.child(execution.journal.lease_port.new_run_id(), input_, on_close)
     opening = await execution.waits.begin_open(key, child=child)
     known = execution.journal.replay_log.waits.get(key)
-    run_id = child.run_id if known is None else int(known.name)
-    return ChildHandle(execution, scope, opening, ids.run_text(run_id), workflow)
+    run_id = ids.run_text(child.run_id if known is None else int(known.name))
+    return ChildHandle(scope, opening, run_id, workflow)
 
 
 # ------------------------------------------------------------------------------- versions and restarts
@@ -420,7 +388,7 @@ def patched(name: str) -> Coroutine[Any, Any, bool]:
     """Whether a run takes the new code path: true if it comes here for the first time, false if it had passed here before the change.
     `if await tenure.patched("use-v2"): …`"""
     scope = context.require_scope("patched")
-    key = f"{PATCH_PREFIX}{_plain(name)}"
+    key = f"{PATCH_PREFIX}{_key_part(name)}"
     return scope.submit(key, _patched(scope, key))
 
 
@@ -439,10 +407,9 @@ async def _patched(scope: CallScope, key: str) -> bool:
 
 def restart(*args: Any, **kwargs: Any) -> NoReturn:
     """End this run and go on as a new run of the same workflow with these arguments: for endless work, and before the limit on recorded
-    steps. Whoever waits for this run gets the new run's result."""
-    scope = context.require_scope("restart")
-    execution = scope.execution
-    execution.restart(execution.workflow.parameters.bind(args, kwargs))
+    steps. Callers that wait for this run get the new run's result."""
+    execution = context.require_scope("restart").execution
+    execution.journal.leave(Restart(execution.workflow.parameters.bind(args, kwargs)))
 
 
 # ------------------------------------------------------------------------------------------ inside steps
@@ -458,12 +425,10 @@ def current() -> Frame:
 
 def log(text: str, *, level: Literal["debug", "info", "warning", "error"] = "info", **fields: Any) -> None:
     """Add a line to the run's log, from a step or from the workflow itself (a replay may repeat that one)."""
-    frame = context.current_frame()
-    if frame is not None:
+    if (frame := context.current_frame()) is not None:
         frame.log(level, text, fields)
-        return
-    scope = context.require_scope("log")
-    scope.execution.journal.lease_port.log("", level, text, fields)
+    else:
+        context.require_scope("log").execution.journal.lease_port.log("", level, text, fields)
 
 
 def report_cost(

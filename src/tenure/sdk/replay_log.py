@@ -1,4 +1,4 @@
-"""What a run recorded before, by key. The code must ask for all of it again, in order."""
+"""The records of a run's earlier attempts, by key. The code must ask for all of them again, in order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from tenure.store.replay import ReplayAct, ReplayCheckpoint, ReplayWait
 INNER_KEY_MARK = "!"
 """Keys with this mark belong to another key (a step's backoff); the code does not ask for them."""
 APPROVAL_PREFIX, RECEIPT_PREFIX = "act:", "receipt:"
-"""Prefixes of the labels of waits that belong to acts: for their approval (followed by the act's key) and for a person's word on how one
-ended."""
+"""Prefixes of the labels of waits that belong to acts: for the approval of an act (followed by the act's key), and for a person who
+reports how an act ended."""
 PATCH_PREFIX = "patched:"
 """Prefix of the keys of patches. The code may stop asking for one when it has only the new path left."""
 
 
 def scope_path(key: str) -> str:
-    """The path of the scope that a key belongs to."""
     return key[: key.rfind("/") + 1]
 
 
@@ -53,7 +52,7 @@ class ReplayLog:
         self.proposed = dict.fromkeys(
             _act_of(label) for label in self.waits if label.startswith(APPROVAL_PREFIX)
         )
-        """Acts that people were asked about."""
+        """Keys of acts that people were asked about."""
         self._beneath: dict[str, int] = {}
         """How many scopes beneath a scope have keys that the code has not asked for."""
         labels = [label for label in self.waits if not label.startswith((APPROVAL_PREFIX, RECEIPT_PREFIX))]
@@ -73,7 +72,6 @@ class ReplayLog:
         return bool(self.checkpoints or self.waits or self.acts)
 
     def ask(self, key: str) -> None:
-        """The code asks for this key."""
         scope = scope_path(key)
         left = self._unasked.get(scope)
         if left is not None:
@@ -83,7 +81,7 @@ class ReplayLog:
                 self._count(scope, -1)
 
     def begin(self, scope: str) -> None:
-        """The code has made the branch with this path."""
+        """Note that the code has made the branch with this path."""
         self._begun.add(scope)
 
     @property
@@ -92,12 +90,11 @@ class ReplayLog:
         return bool(self._unasked)
 
     def check_new_wait(self, key: str) -> None:
-        """The same for a wait. A run that resumes another has its checkpoints but none of its waits."""
+        """`check_new` for a wait. A run that resumes another has the other run's checkpoints, but none of its waits."""
         if self.waits:
             self.check_new(key)
 
     def check_new_act(self, key: str) -> None:
-        """The same for an act."""
         if key not in self._resumed_acts:
             self.check_new(key)
 
@@ -119,8 +116,8 @@ class ReplayLog:
         return branch not in self._begun and not branch[len(scope) :].startswith("task[")
 
     def check_end(self) -> None:
-        """Raise ReplayMismatch if the code ended without asking for everything recorded. Keys of its own tasks do not count: nobody may
-        have waited for them."""
+        """Raise ReplayMismatch if the code ended without asking for everything recorded. Keys of its own tasks do not count, because the
+        code need not wait for its tasks."""
         for path, left in self._unasked.items():
             if "task[" not in path:
                 raise ReplayMismatch(f"the code ends without {next(iter(left))!r}, which was recorded")

@@ -3,7 +3,7 @@
 Laws:
 1. Of all results that branches wait for, the earliest is handed out first, and its branch runs as far as it can before the next one is
    handed out. So a race has the same winner in every replay.
-2. The order is among the results that are asked for: nobody waits for a result that nobody asks for.
+2. Only results that branches ask for are ordered: no branch waits for a result that was not asked for.
 3. The loop runs some rounds before each result is handed out, because a branch may still be on its way to its call.
 """
 
@@ -28,20 +28,16 @@ class ReplayOrder:
         self._waiting: list[tuple[Place, int, asyncio.Future[None]]] = []
         self._arrivals = count()
         self._rounds = 0
-        self._looking = False
-
-    @property
-    def awaited(self) -> bool:
+        self.awaited = False
         """Whether a branch waits for its turn."""
-        return self._looking
 
     async def take(self, place: Place) -> None:
         """Wait for the turn of a result."""
         turn: asyncio.Future[None] = self._loop.create_future()
         heappush(self._waiting, (place, next(self._arrivals), turn))
         self._rounds = 0
-        if not self._looking:
-            self._looking = True
+        if not self.awaited:
+            self.awaited = True
             self._loop.call_soon(self._look)
         await turn
 
@@ -54,6 +50,6 @@ class ReplayOrder:
                 if not turn.done():
                     turn.set_result(None)
                     break
-        self._looking = bool(self._waiting)
-        if self._looking:
+        self.awaited = bool(self._waiting)
+        if self.awaited:
             self._loop.call_soon(self._look)

@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 
 class CallScope:
-    """A sequence of durable calls in a workflow."""
-
     frame = None
 
     __slots__ = ("_counts", "_tasks", "execution", "path", "plain", "stopped", "task")
@@ -84,7 +82,6 @@ class CallScope:
         return key
 
     def branch(self, name: str, task: asyncio.Task[Any] | None = None) -> CallScope:
-        """A scope beneath this one."""
         n = self._counts.get(name, 0) + 1
         self._counts[name] = n
         path = f"{self.path}{name}[{n}]/"

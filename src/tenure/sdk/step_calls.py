@@ -16,7 +16,7 @@ from typing import Any
 
 from tenure.kernel.retry import Rng
 from tenure.sdk import codec
-from tenure.sdk.attempts import make_frame, try_once
+from tenure.sdk.attempts import try_once
 from tenure.sdk.definitions import StepFunction, Workflow
 from tenure.sdk.errors import StepFailed
 from tenure.sdk.execution_waits import CANCELED_BY_CODE, ExecutionWaits
@@ -45,7 +45,6 @@ class StepCalls:
         self._lease_port = journal.lease_port
         self._chance = chance
         self.running: dict[str, Frame] = {}
-        """The steps that are being tried now, by key."""
         self.all_ended = asyncio.Event()
         """Set while no step is running."""
         self.all_ended.set()
@@ -85,10 +84,10 @@ class StepCalls:
             if self.running or journal.replay_order.awaited:
                 await journal.replay_order.take(NEW)
             raise
-        if (
-            self.running or journal.replay_order.awaited
-        ):  # several branches get their results one by one, as in a replay
-            await journal.replay_order.take(NEW)
+        if self.running or journal.replay_order.awaited:
+            await journal.replay_order.take(
+                NEW
+            )  # several branches get their results one by one, as in a replay
         return value
 
     async def _run(
@@ -124,10 +123,10 @@ class StepCalls:
                     tries=tries,
                 )
                 await waits.barrier()
-            frame = make_frame(self._lease_port, self._run_id, self._workflow.name, key, tries)
+            run_id, port = self._run_id, self._lease_port
+            frame = Frame(run_id, self._workflow.name, key, tries, f"{run_id}/{key}", port, port.lease.trace)
             begun = time.perf_counter_ns()
-            failed: Exception | None = None
-            not_begun = False
+            failed: Exception | NotBegun | None = None
             value = output = None
             waits.busy += 1
             self.running[key] = frame
@@ -138,12 +137,9 @@ class StepCalls:
                 if output is not None:
                     value = step.codec.echo(value, output)
                     output = await waits.store_payload(output)
-            except NotBegun:
-                not_begun = True
             except LeaseLost as lost:
-                journal.end(lost)
-                raise
-            except Exception as fault:
+                journal.leave(lost)
+            except (Exception, NotBegun) as fault:
                 failed = fault
             finally:
                 waits.busy -= 1
@@ -154,33 +150,31 @@ class StepCalls:
                     waits.reconsider()
             if journal.exit is not None:
                 raise journal.exit
-            if not_begun:
+            if failed is None:
+                journal.record(
+                    key,
+                    # An earlier record has the input of a later try, or of a step that is not idempotent.
+                    input=recorded_input if tries == 1 and step.idempotent else None,
+                    output=output,
+                    arguments=digest,
+                    resumable=step.resumable,
+                    idempotent=step.idempotent,
+                    tries=tries,
+                    meta=step_meta(step, frame, begun),
+                )
+                return value
+            if not isinstance(failed, NotBegun):
+                await self._failed(
+                    key, step, digest, tries, failed, step_meta(step, frame, begun), recorded_input
+                )
+            else:
                 tries -= 1
                 if not step.idempotent:
                     await self._undo_begin(key, step, digest, tries)
-                continue
-            meta = step_meta(step, frame, begun)
-            if failed is not None:
-                await self._failed(key, step, digest, tries, failed, meta, recorded_input)
-                continue
-            journal.record(
-                key,
-                input=recorded_input
-                if tries == 1 and step.idempotent
-                else None,  # else an earlier record has it
-                output=output,
-                arguments=digest,
-                resumable=step.resumable,
-                idempotent=step.idempotent,
-                tries=tries,
-                meta=meta,
-            )
-            return value
 
     async def _undo_begin(self, key: str, step: StepFunction[..., Any], digest: bytes, tries: int) -> None:
         """Record that a step did not begin after all, so that another worker may begin it."""
-        journal, waits = self._journal, self._waits
-        journal.record(
+        self._journal.record(
             key,
             state="failed",
             error="STEP_NOT_BEGUN",
@@ -190,18 +184,16 @@ class StepCalls:
             tries=tries,
             next_at=self._lease_port.now_us(),
         )
-        await waits.barrier()
+        await self._waits.barrier()
 
     async def _wait_for_next_try(self, key: str, known: ReplayCheckpoint) -> int:
         """Wait until a recorded step may be tried again, and return its tries so far. Raises its error if it has failed for good."""
         journal, waits = self._journal, self._waits
         if known.state == "started":
-            journal.end(ResumeFailed(f"step {key!r} was begun, and its end is unknown"))
-            journal.check()
+            journal.leave(ResumeFailed(f"step {key!r} was begun, and its end is unknown"))
         if known.state == "done":
             if not known.idempotent:
-                journal.end(ResumeFailed(f"step {key!r} was done, and can be neither reused nor repeated"))
-                journal.check()
+                journal.leave(ResumeFailed(f"step {key!r} was done, and can be neither reused nor repeated"))
             return 0  # not resumable: it runs again
         if known.error == CANCELED_BY_CODE and not known.tries:
             await waits.block()

@@ -16,7 +16,6 @@ See docs/testing.md.
 
 from __future__ import annotations
 
-from tenure.testing.crashes import crash_everywhere
-from tenure.testing.lab import Lab, LabRun, LabStuck
+from tenure.testing.lab import Lab, LabRun, LabStuck, crash_everywhere
 
 __all__ = ["Lab", "LabRun", "LabStuck", "crash_everywhere"]

@@ -9,19 +9,14 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from tenure.kernel.commands import Complete, RecordCheckpoint
-from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.testing.work_source import CrashPoint, step_name
 
-if TYPE_CHECKING:
-    from tenure.testing.lab import Lab
-
 When = Literal["before", "after"]
-WHEN: tuple[When, When] = ("before", "after")
 
 
 class PlannedCrash:
@@ -59,7 +54,6 @@ class CrashPlan:
         self.doomed: set[str] = set()
         """Workers that die when their current commit is done: they send nothing more."""
         self.points: list[str] = []
-        """The commit points so far, in order."""
 
     def strikes(self, worker: str, when: Literal["before", "claim"], message: CrashPoint | None) -> bool:
         """Whether a worker dies before a commit, or after a claim."""
@@ -87,7 +81,7 @@ class CrashPlan:
 
     def _committed(self, crash: PlannedCrash, worker: str, reply: asyncio.Future[Any]) -> None:
         if not reply.cancelled():
-            reply.exception()  # nobody else retrieves it
+            reply.exception()  # its sender is dead and cannot retrieve it
         self._strike(crash, worker)
 
     def _strike(self, crash: PlannedCrash, worker: str) -> None:
@@ -99,34 +93,3 @@ class CrashPlan:
 def _describe(message: CrashPoint) -> str:
     what = getattr(message, "name", "") or getattr(message, "label", "")
     return f"{type(message).__name__} {what}".strip()
-
-
-async def crash_everywhere(
-    story: Callable[[Lab], Awaitable[Any]],
-    *definitions: Workflow[..., Any] | Tool | Registry,
-    **how: Any,
-) -> int:
-    """Run a test story without a crash, then twice per commit point: with the worker killed before that commit, and after it. Returns how
-    often the story ran.
-
-    The story gets a new lab each time, and must pass each time. Let it wait with `run.reaches(…)` and `run.result()`, which let the time
-    pass that a new worker needs.
-    """
-    from tenure.testing.lab import Lab
-
-    async with Lab(*definitions, **how) as lab:
-        await story(lab)
-        points = list(lab.crashes.points)
-    count = 1
-    for number, name in enumerate(points):
-        for when in WHEN:
-            crash = PlannedCrash(when, point=number)
-            async with Lab(*definitions, **how) as lab:
-                lab.crashes.planned.append(crash)
-                try:
-                    await story(lab)
-                except BaseException as fault:
-                    fault.add_note(f"with a crash {when} commit point {number} ({name})")
-                    raise
-            count += 1
-    return count

@@ -13,21 +13,28 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, get_args
 
 from tenure import ids
+from tenure.artifacts import ArtifactStore
 from tenure.clock import us
+from tenure.declared.step_resolver import StepResolver
 from tenure.doctor.examination import examine_database
 from tenure.durations import parse_duration
+from tenure.engine.engine import Engine
 from tenure.engine.run_handle import RunHandle
 from tenure.errors import TenureError
 from tenure.govern.connector import Connector
+from tenure.govern.evidence.sealer import RunSealer
 from tenure.kernel.run_rows import CLOSED_RUN, CheckpointRow
 from tenure.limits import SWEEP_TIMERS_MAX
+from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.scheduler import Scheduler
+from tenure.orchestrator.sweeper import Sweeper
 from tenure.reads.run_list import FOREVER_US
 from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.sdk.options import Duration
@@ -36,10 +43,11 @@ from tenure.shapes.events import Event
 from tenure.shapes.schedules import Schedule
 from tenure.shapes.steps import Step
 from tenure.store.policies import PolicyRegistry
-from tenure.testing.crashes import CrashPlan, PlannedCrash
+from tenure.store.postgres import PostgresStore
+from tenure.store.sqlite import SqliteStore
+from tenure.testing.crashes import CrashPlan, PlannedCrash, When
 from tenure.testing.lab_clock import QUIET_SECONDS, LabClock, LabTimers
-from tenure.testing.lab_engine import LabEngine
-from tenure.testing.work_source import LabWorker
+from tenure.testing.work_source import LabWorker, LabWorkSource
 
 R = TypeVar("R")
 Definition = Workflow[..., Any] | Tool | Registry
@@ -51,6 +59,58 @@ LONGEST: Duration = "366d"
 SPINS = 50
 PAUSE_SECONDS = 0.001
 SCHEDULES_LOOKED_AT = 500
+
+
+class LabEngine(Engine):
+    """An engine with the lab's clock. The lab sweeps, schedules and sends heartbeats."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        clock: LabClock,
+        timers: LabTimers,
+        crashes: CrashPlan,
+        connectors: Iterable[Connector] = (),
+    ) -> None:
+        super().__init__(url, sweep=False, connectors=connectors)
+        self.runtime.artifacts = ArtifactStore(str(folder / "artifacts"))
+        self._clock = clock
+        self._timers = timers
+        self._crashes = crashes
+        self._lab_store: SqliteStore | PostgresStore = (
+            SqliteStore(url.removeprefix("sqlite:"), clock=clock)
+            if url.startswith("sqlite:")
+            else PostgresStore(url)
+        )
+
+    async def __aenter__(self) -> Self:
+        store = self._lab_store
+        self.sync_clock()
+        async with AsyncExitStack() as stack:
+            await store.migrate()
+            await store.open()
+            stack.push_async_callback(store.close)
+            orchestrator = Orchestrator(store, clock=self._clock)
+            orchestrator.resolver = StepResolver(store, self.artifacts)
+            await stack.enter_async_context(orchestrator)
+            self.sweeper = Sweeper(orchestrator)
+            self.scheduler = Scheduler(orchestrator)
+            self.runtime.sealing = RunSealer(store, self.artifacts, None)
+            self.runtime.open(store, orchestrator)
+            self._stack = stack.pop_all()
+        return self
+
+    def sync_clock(self) -> None:
+        """Set the clock of a PostgreSQL store to the lab's time."""
+        if isinstance(self._lab_store, PostgresStore):
+            self._lab_store.shift_clock(self._clock.ahead_us)
+
+    @property
+    def work_source(self) -> LabWorkSource:
+        if not isinstance(self._work_source, LabWorkSource):
+            self._work_source = LabWorkSource(self, self._clock, self._timers, self._crashes)
+        return self._work_source
 
 
 class LabStuck(AssertionError):
@@ -140,7 +200,7 @@ class Lab:
         self.crashes = CrashPlan(self._killed)
         self.workers: list[LabWorker] = []
         self._dead: list[LabWorker] = []
-        self._restarting: set[asyncio.Task[None]] = set()
+        self._restarting: set[asyncio.Task[LabWorker]] = set()
         self.folder = Path()
         """The folder of its artifacts and its SQLite database while it is open."""
         self._stack = AsyncExitStack()
@@ -205,7 +265,6 @@ class Lab:
         return await self.engine.reject(run.id, approver=by, **await self._with_revision(run, answer))
 
     async def _with_revision(self, run: RunHandle[Any], answer: dict[str, Any]) -> dict[str, Any]:
-        """An answer with the digest and revision of its question."""
         open_questions = await self.engine.approvals.list(run.id)
         meant = [
             one for one in open_questions if one.no == answer.get("no", one.no) and one.status == "requested"
@@ -251,8 +310,9 @@ class Lab:
             )
             found += await self.engine.sweeper.sweep()
             found += await self.engine.scheduler.look()
-            owed = await self.engine.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
-            found += await self.engine.orchestrator.deliver(owed)
+            found += await self.engine.orchestrator.deliver(
+                await self.engine.store.read("outbox_pending", FOREVER_US, SWEEP_TIMERS_MAX)
+            )
             await self._wait_for_rest(left, deadline)
             await self._wait_for_claims(deadline)
             await self._wait_for_rest(left, deadline)
@@ -263,16 +323,16 @@ class Lab:
     async def jump(self, length: Duration | None = None, *, leave: str | Iterable[str] = ()) -> None:
         """Move the clock by `length`, or without it to the next time at which something is due. Everything due meanwhile happens, in order."""
         await self.settle(leave=leave)
-        to = await self._next() if length is None else self.moment(length)
+        to = await self._next_due() if length is None else self.moment(length)
         if to is None:
             raise LabStuck("nothing is due: all runs wait for people or events, or have ended")
-        while (at := await self._next()) is not None and at < to:
+        while (at := await self._next_due()) is not None and at < to:
             await self._go(at, leave)
         await self._go(to, leave)
 
     async def pass_time(self, until: int, run: LabRun[Any]) -> None:
         """Move the clock to the next due time, for a caller that waits for a run."""
-        at = await self._next()
+        at = await self._next_due()
         if at is None or at > until:
             if (status := await run.status()) in CLOSED_RUN:
                 return  # it ended meanwhile, by a timer of its own code
@@ -286,22 +346,20 @@ class Lab:
         self.engine.sync_clock()
         await self.settle(leave=leave)
 
-    async def _next(self) -> int | None:
-        store = self.engine.store
-        moments = [row.now_us for row in await store.read("next_wake")]
-        horizon = self.moment(LONGEST)
-        due = await store.read("schedules_due", horizon, SCHEDULES_LOOKED_AT)
-        moments += [row.next_at for row in due if row.next_at is not None]
-        moments.append(self.timers.next_us())
-        moments += [heartbeater.next_us() for heartbeater in self.engine.work_source.heartbeaters]
+    async def _next_due(self) -> int | None:
+        read = self.engine.store.read
+        moments = [
+            *(row.now_us for row in await read("next_wake")),
+            *(row.next_at for row in await read("schedules_due", self.moment(LONGEST), SCHEDULES_LOOKED_AT)),
+            *(heartbeater.next_us() for heartbeater in self.engine.work_source.heartbeaters),
+            self.timers.next_us(),
+        ]
         return min((at for at in moments if at is not None), default=None)
 
     def _progress(self) -> tuple[int, ...]:
-        """Counters that change with everything that happens."""
-        work_source = self.engine.work_source
         return (
             self.engine.orchestrator.commands,
-            work_source.claimed,
+            self.engine.work_source.claimed,
             self.timers.fired,
             len(self.crashes.points),
         )
@@ -413,12 +471,9 @@ class Lab:
         self.workers.remove(worker)
         self.engine.remove_worker(worker)
         self._dead.append(worker)
-        task = asyncio.get_running_loop().create_task(self._start_again(worker))
+        task = asyncio.get_running_loop().create_task(self.add_worker(*worker.definitions, **worker.how))
         self._restarting.add(task)
         task.add_done_callback(self._restarting.discard)
-
-    async def _start_again(self, dead: LabWorker) -> None:
-        await self.add_worker(*dead.definitions, **dead.how)
 
     # ---------------------------------------------------------------------------------------- the end
 
@@ -432,3 +487,32 @@ class Lab:
     def number(self, run: RunHandle[Any]) -> int:
         """A run's id as a number, as in the store."""
         return ids.run_int(run.id)
+
+
+async def crash_everywhere(
+    story: Callable[[Lab], Awaitable[Any]],
+    *definitions: Definition,
+    **how: Any,
+) -> int:
+    """Run a test story without a crash, then twice per commit point: with the worker killed before that commit, and after it. Returns how
+    often the story ran.
+
+    The story gets a new lab each time, and must pass each time. Let it wait with `run.reaches(…)` and `run.result()`, which let the time
+    pass that a new worker needs.
+    """
+    async with Lab(*definitions, **how) as lab:
+        await story(lab)
+        points = list(lab.crashes.points)
+    count = 1
+    for number, name in enumerate(points):
+        for when in get_args(When):
+            crash = PlannedCrash(when, point=number)
+            async with Lab(*definitions, **how) as lab:
+                lab.crashes.planned.append(crash)
+                try:
+                    await story(lab)
+                except BaseException as fault:
+                    fault.add_note(f"with a crash {when} commit point {number} ({name})")
+                    raise
+            count += 1
+    return count

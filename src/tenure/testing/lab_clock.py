@@ -11,8 +11,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager
 
 from tenure.clock import HostClock, us
 
@@ -44,44 +43,33 @@ class LabClock:
         return self.now_us() - _host.now_us()
 
 
-class LabTimer:
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-
 class LabTimers:
-    """Timers by a lab's clock: the `Timers` of the lab's workers."""
-
     quiet_seconds = QUIET_SECONDS
 
     def __init__(self, clock: LabClock) -> None:
         self._clock = clock
-        self._heap: list[tuple[int, int, LabTimer]] = []
+        self._heap: list[tuple[int, int]] = []
+        self._callbacks: dict[int, Callable[[], object]] = {}
+        """By number; a canceled timer has none."""
         self._count = itertools.count()
         self.fired = 0
-        """How many timers have fired."""
 
-    def at(self, moment_us: int, callback: Callable[[], object]) -> LabTimer:
-        timer = LabTimer(callback)
-        heapq.heappush(self._heap, (moment_us, next(self._count), timer))
-        return timer
+    def at(self, moment_us: int, callback: Callable[[], object]) -> Callable[[], object]:
+        """Call back at a time. Returns a function that cancels the timer."""
+        number = next(self._count)
+        self._callbacks[number] = callback
+        heapq.heappush(self._heap, (moment_us, number))
+        return lambda: self._callbacks.pop(number, None)
 
     def next_us(self) -> int | None:
-        while self._heap and self._heap[0][2].callback is None:
+        while self._heap and self._heap[0][1] not in self._callbacks:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def fire(self) -> None:
         while (at := self.next_us()) is not None and at <= self._clock.now_us():
-            callback = heapq.heappop(self._heap)[2].callback
-            if callback is not None:
-                self.fired += 1
-                callback()
+            self.fired += 1
+            self._callbacks.pop(heapq.heappop(self._heap)[1])()
 
     # ---------------------------------------------------------------------------------------- as `Timers`
 
@@ -95,24 +83,21 @@ class LabTimers:
             if not woken.done():
                 woken.set_result(None)
 
-        timer = self.at(self._clock.now_us() + us(seconds), wake)
+        cancel = self.at(self._clock.now_us() + us(seconds), wake)
         try:
             await woken
         finally:
-            timer.cancel()
-
-    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
-        return self._timeout(seconds)
+            cancel()
 
     @asynccontextmanager
-    async def _timeout(self, seconds: float | None) -> AsyncIterator[None]:
+    async def timeout(self, seconds: float | None) -> AsyncIterator[None]:
         async with asyncio.timeout(None) as limit:
             if seconds is None:
                 yield
                 return
             loop = asyncio.get_running_loop()
-            timer = self.at(self._clock.now_us() + us(seconds), lambda: limit.reschedule(loop.time()))
+            cancel = self.at(self._clock.now_us() + us(seconds), lambda: limit.reschedule(loop.time()))
             try:
                 yield
             finally:
-                timer.cancel()
+                cancel()

@@ -4,11 +4,14 @@ Laws:
 1. An idle worker claims again when `wake_workers` is called, and notes when it found nothing.
 2. All messages of a worker pass through `submit`, and the messages and calls of its acts through `send_alive`: crashes happen there.
 3. Nothing that a dead worker sends is carried out or gets a reply.
+4. Heartbeats need no thread and no connection: the lab sends them when it moves its clock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -16,17 +19,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from tenure.clock import us
 from tenure.futures import ignore_outcome
 from tenure.govern.connector import Connector, ConnectorCall
 from tenure.govern.governor import Governor
 from tenure.kernel.act_commands import ActCommand, ActReply
-from tenure.kernel.commands import LeaseCommand
+from tenure.kernel.commands import Heartbeat, LeaseCommand
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.orchestrator import Orchestrator
+from tenure.orchestrator.heartbeats import extend_leases
 from tenure.sdk.act_request import ActRequest, ActResult
 from tenure.sdk.definitions import Registry, Tool, Workflow
 from tenure.store.port import Store
-from tenure.testing.heartbeat import LabHeartbeater
 from tenure.testing.lab_clock import LabClock, LabTimers
 from tenure.worker import LocalWorkSource, Worker
 from tenure.worker.heartbeat import HeartbeatCallback, Heartbeater
@@ -34,7 +38,7 @@ from tenure.worker.work_source import lease_key
 
 if TYPE_CHECKING:
     from tenure.testing.crashes import CrashPlan
-    from tenure.testing.lab_engine import LabEngine
+    from tenure.testing.lab import LabEngine
     from tenure.worker.lease_session import LeaseSession
 
 LOOK_SECONDS = 0.05
@@ -52,7 +56,6 @@ class ConnectorCallPoint(msgspec.Struct, frozen=True):
 
 
 CrashPoint = LeaseCommand | ActCommand | ConnectorCallPoint
-"""Where a worker may crash."""
 
 
 class _GovernorPort:
@@ -71,8 +74,6 @@ class _GovernorPort:
 
 
 class _CrashingConnector:
-    """A connector whose calls are points for crashes."""
-
     def __init__(self, inner: Connector, work_source: LabWorkSource) -> None:
         self._inner = inner
         self._work_source = work_source
@@ -85,6 +86,87 @@ class _CrashingConnector:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+
+class _LabLease(msgspec.Struct):
+    message: Heartbeat
+    every_us: int
+    due_us: int
+
+
+class LabHeartbeater:
+    """The heartbeater of a lab's worker; it has the methods of `Heartbeater`."""
+
+    def __init__(self, store: Store, clock: LabClock, on_replies: HeartbeatCallback) -> None:
+        self._store = store
+        self._clock = clock
+        self._on_replies = on_replies
+        self._leases: dict[LeaseKey, _LabLease] = {}
+        self._sending: set[asyncio.Task[int]] = set()
+        self._stopped = False
+
+    def start(self) -> None:
+        """Nothing to start: the lab calls `send_due`."""
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._leases.clear()
+
+    async def stopped(self) -> None:
+        await asyncio.gather(*self._sending, return_exceptions=True)
+
+    def track(
+        self,
+        message: Heartbeat,
+        every_seconds: float,
+        lease_seconds: float,
+        stop: threading.Event | None = None,
+        *,
+        asked_at: float | None = None,
+        ends_at: float = math.inf,
+    ) -> None:
+        del lease_seconds, stop, asked_at, ends_at  # in a lab no heartbeat is late
+        every = us(every_seconds)
+        self._leases[lease_key(message)] = _LabLease(message, every, self._clock.now_us() + every)
+
+    def heartbeat_now(self, run_id: int) -> None:
+        for key, lease in self._leases.items():
+            if key[0] == run_id:
+                lease.due_us = 0
+        task = asyncio.get_running_loop().create_task(self.send_due())
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def progress(self, key: LeaseKey, text: str) -> None:
+        if (lease := self._leases.get(key)) is not None:
+            lease.message = msgspec.structs.replace(lease.message, progress=text)
+
+    def held_until(self, key: LeaseKey) -> float:
+        """In a lab a lease is held while it is tracked."""
+        return math.inf if key in self._leases else -math.inf
+
+    def forget_lease(self, key: LeaseKey) -> None:
+        self._leases.pop(key, None)
+
+    def next_us(self) -> int | None:
+        return min((lease.due_us for lease in self._leases.values()), default=None)
+
+    async def send_due(self) -> int:
+        now = self._clock.now_us()
+        due = {key: lease for key, lease in self._leases.items() if lease.due_us <= now}
+        if not due:
+            return 0
+        for lease in due.values():
+            lease.due_us = now + lease.every_us
+        replies = await self._store.transact(
+            partial(extend_leases, [lease.message for lease in due.values()])
+        )
+        lost = [key for key in due if key not in replies and key in self._leases]
+        for key in lost:
+            del self._leases[key]
+        if not self._stopped:
+            self._on_replies(replies, lost)
+        return len(due)
 
 
 class LabWorkSource(LocalWorkSource):
@@ -101,7 +183,6 @@ class LabWorkSource(LocalWorkSource):
         self.heartbeaters: list[LabHeartbeater] = []
         self.dead: set[str] = set()
         self.holders: dict[LeaseKey, str] = {}
-        """Which worker holds a lease."""
         self.claimed = 0
         self.wake_ups = 0
         self.looked: dict[str, int] = {}
@@ -113,11 +194,11 @@ class LabWorkSource(LocalWorkSource):
         self._wake_event.set()
         self._wake_event = asyncio.Event()
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
-        del wait_seconds  # it waits to be woken up
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
+        """Lease up to `limit` steps. While there are none, wait to be woken up."""
         while True:
             number, event = self.wake_ups, self._wake_event
-            leases = await super().claim(worker, queues, limit, 0.0)
+            leases = await super().claim(worker, queues, limit)
             self.claimed += len(leases)
             if leases and self.crashes.strikes(worker, "claim", None):
                 leases = []
@@ -133,7 +214,6 @@ class LabWorkSource(LocalWorkSource):
                 news.cancel()
 
     def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
-        """Send a message, unless its worker is dead or crashes at it; see laws 2 and 3."""
         worker = message.context.actor.removeprefix("worker:")
         return self.send_alive(worker, message, partial(super().submit, message))
 
@@ -160,8 +240,6 @@ class LabWorkSource(LocalWorkSource):
 
 
 class LabWorker(Worker):
-    """A worker whose activity is visible to the lab."""
-
     work_source: LabWorkSource
 
     def __init__(
@@ -186,7 +264,6 @@ class LabWorker(Worker):
         super()._begin(lease)
 
     def take(self, lease: Lease | None) -> None:
-        """Take a reserved lease, or crash before it."""
         if lease is not None and self.work_source.crashes.strikes(self.name, "claim", None):
             lease = None
         super().take(lease)
@@ -194,16 +271,12 @@ class LabWorker(Worker):
     async def wait_until_gone(self) -> None:
         """After `kill`: wait until nothing of it runs any more."""
         works = [session.work for session in self._sessions.values() if session.work is not None]
-        tasks = [task for task in (self._claiming, self._registering) if task is not None]
-        await asyncio.gather(*self._tasks, *works, *tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *works, *self._loops, return_exceptions=True)
 
     @property
     def is_looking(self) -> bool:
         """Whether it has a free slot, so that it claims when it is woken up."""
         return not self._stopping and self.free > 0
-
-    def leases(self) -> list[LeaseKey]:
-        return list(self._sessions)
 
     def running_steps(self) -> dict[LeaseSession, list[str]]:
         return {session: _steps_of(session) for session in self._sessions.values()}
@@ -220,8 +293,7 @@ class LabWorker(Worker):
     def _session_activity(session: LeaseSession, leave: Sequence[str]) -> str:
         if session.execution is None:
             return "resting" if session.lease.kind != "body" and session.lease.name in leave else "working"
-        left = sum(name in leave for name in _steps_of(session))
-        return session.execution.waits.activity(left)
+        return session.execution.waits.activity(sum(name in leave for name in _steps_of(session)))
 
 
 def _steps_of(session: LeaseSession) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from hashlib import sha256
 from typing import Any
 
 import httpx
@@ -22,14 +21,14 @@ from tenure.logs import get_logger
 log = get_logger(__name__)
 
 RESPONSE_SECONDS = 20.0
-"""How long a server may take to respond, besides the time it is asked to wait."""
+"""How long a server may take to respond, in addition to the time it is asked to wait."""
 CONNECT_SECONDS = 5.0
 GIVE_UP_SECONDS = 30.0
 PAUSE_SECONDS_MIN = 0.05
 PAUSE_SECONDS_MAX = 2.0
 CONNECTIONS = 8
 KEEPALIVE_SECONDS = 3.0
-"""How long an idle connection is reused: shorter than servers keep one, so that it is not found closed."""
+"""How long an idle connection is reused. Servers keep connections longer, so a reused one is still open."""
 
 
 class _Problem(msgspec.Struct):
@@ -47,7 +46,7 @@ class RunnerConnection:
         if not server.startswith(("http://", "https://")):
             raise TenureError("INVALID_INPUT", f"server {server!r} must begin with http:// or https://")
         self._server = server.rstrip("/")
-        self._json = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        self._key = key
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS),
             limits=httpx.Limits(
@@ -60,39 +59,20 @@ class RunnerConnection:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def post(
-        self, path: str, content: bytes, *, give_up_seconds: float | None = GIVE_UP_SECONDS
-    ) -> bytes:
-        """Send JSON with the runner's key, and return the response's body."""
-        return await self._request("POST", path, self._json, content, 0.0, give_up_seconds)
-
-    async def act(self, lease: str, content: bytes, token: str, wait_seconds: float) -> bytes:
-        """Request an act as the holder of a lease. A repeated request finds what was begun."""
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        path = f"/runner/leases/{lease}/act"
-        return await self._request("POST", path, headers, content, wait_seconds, GIVE_UP_SECONDS)
-
-    async def claim(self, content: bytes, wait_seconds: float) -> bytes:
-        return await self._request("POST", "/runner/claim", self._json, content, wait_seconds, None)
-
-    async def get(self, path: str, token: str | None = None) -> bytes:
-        headers = self._json if token is None else {"Authorization": f"Bearer {token}"}
-        return await self._request("GET", path, headers, None, 0.0, GIVE_UP_SECONDS)
-
-    async def put(self, lease: str, body: bytes, token: str) -> bytes:
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/octet-stream"}
-        path = f"/runner/leases/{lease}/artifacts/sha256:{sha256(body).hexdigest()}"
-        return await self._request("PUT", path, headers, body, RESPONSE_SECONDS, GIVE_UP_SECONDS)
-
-    async def _request(
+    async def request(
         self,
         method: str,
         path: str,
-        headers: dict[str, str],
-        content: bytes | None,
-        wait_seconds: float,
-        give_up_seconds: float | None,
+        content: bytes | None = None,
+        *,
+        content_type: str = "application/json",
+        token: str | None = None,
+        wait_seconds: float = 0.0,
+        give_up_seconds: float | None = GIVE_UP_SECONDS,
     ) -> bytes:
+        """Send a request and return the response's body. It is authorized by the lease's `token`, or else by the runner's key. The server
+        may take `wait_seconds` longer than usual. After `give_up_seconds` the request is not repeated; None: never give up."""
+        headers = {"Authorization": f"Bearer {token or self._key}", "Content-Type": content_type}
         began = time.monotonic()
         pause = PAUSE_SECONDS_MIN
         timeout = httpx.Timeout(RESPONSE_SECONDS + wait_seconds, connect=CONNECT_SECONDS)

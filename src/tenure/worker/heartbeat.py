@@ -33,24 +33,22 @@ from tenure.store.factory import open_store
 log = get_logger(__name__)
 
 RETRY_SECONDS = 0.25
-"""The pause after a failed heartbeat."""
 ATTEMPT_SECONDS_MIN = 0.2
 OPEN_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 
 
 REPLY_UNKNOWN = "again"
-"""The state of a reply that says nothing about its lease: the heartbeat is sent again."""
+"""The state of a reply that says nothing about its lease."""
 
 
 class HeartbeatChannel(Protocol):
-    """How heartbeats reach the database or the server. It lives in the heartbeater's thread and event loop."""
+    """A connection of the heartbeater's thread to the database or the server."""
 
-    async def open(self) -> None:
-        """Connect, before the first heartbeat."""
+    async def open(self) -> None: ...
 
     async def send(self, messages: list[Heartbeat]) -> dict[LeaseKey, LeaseReply]:
-        """Extend these leases. A lease without a reply is lost; of one with `REPLY_UNKNOWN` nothing is known."""
+        """Extend these leases. A lease without a reply is lost. After a `REPLY_UNKNOWN` its heartbeat is sent again."""
 
     async def close(self) -> None: ...
 
@@ -71,8 +69,6 @@ class StoreHeartbeatChannel:
 
 
 class TrackedLease(msgspec.Struct, gc=False):
-    """A lease that heartbeats are sent for."""
-
     message: Heartbeat
     every_seconds: float
     lease_seconds: float
@@ -81,13 +77,13 @@ class TrackedLease(msgspec.Struct, gc=False):
     extended_at: float
     """When the last successful heartbeat was sent, by the clock since boot."""
     stop: threading.Event | None = None
-    """Set when it is lost: code in threads sees it even if the worker's loop is busy."""
+    """Set when the lease is lost: code in threads sees it even if the worker's loop is busy."""
     ends_at: float = math.inf
-    """When its timeout ends it, whatever heartbeats do."""
+    """When the lease ends by its timeout, even with heartbeats."""
 
     @property
     def lost_at(self) -> float:
-        """When it counts as lost: half a heartbeat interval before it expires."""
+        """When the lease counts as lost: half a heartbeat interval before it expires."""
         return self.extended_at + self.lease_seconds - self.every_seconds / 2
 
 
@@ -104,9 +100,7 @@ class Heartbeater:
         self._changed = threading.Condition(self._lock)
         self._stopping = False
         self._next_send = math.inf
-        """When the sending thread wakes up."""
         self._next_check = math.inf
-        """When the watching thread wakes up."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sending_loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
@@ -115,7 +109,7 @@ class Heartbeater:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        for target in (self._run_sending, self._watch):
+        for target in (lambda: asyncio.run(self._send_due()), self._watch):
             end: asyncio.Future[None] = self._loop.create_future()
             self._ends.append(end)
             threading.Thread(
@@ -150,7 +144,7 @@ class Heartbeater:
         asked_at: float | None = None,
         ends_at: float = math.inf,
     ) -> None:
-        """Send heartbeats for a lease from now on. It counts from `asked_at`."""
+        """Send heartbeats for a lease. The lease counts from `asked_at`, or else from now."""
         now = clock.boot_seconds()
         since = now if asked_at is None else asked_at
         due = min(now + every_seconds, since + lease_seconds / 2)
@@ -172,8 +166,7 @@ class Heartbeater:
     def progress(self, key: LeaseKey, text: str) -> None:
         shown = "".join(char if char.isprintable() else " " for char in text[:LABEL_CHARS_MAX])
         with self._lock:
-            lease = self._leases.get(key)
-            if lease is not None:
+            if (lease := self._leases.get(key)) is not None:
                 lease.message = msgspec.structs.replace(lease.message, progress=shown)
 
     def held_until(self, key: LeaseKey) -> float:
@@ -192,15 +185,20 @@ class Heartbeater:
         if self._sending_loop is not None and not self._sending_loop.is_closed():
             self._sending_loop.call_soon_threadsafe(self._wake.set)
 
-    # --------------------------------------------------------------------------- the thread that sends
-
-    def _run_sending(self) -> None:
-        asyncio.run(self._send_due())
+    # --------------------------------------------------------------------------- the sending thread
 
     async def _send_due(self) -> None:
         with self._lock:
             self._sending_loop = asyncio.get_running_loop()
-        channel = await self._open_channel()
+        channel: HeartbeatChannel | None = None
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                channel = self._make_channel()
+                await channel.open()
+        except Exception as fault:
+            log.warning("heartbeat_channel_not_opened", error=repr(fault))
+            self._close_later(channel)
+            channel = None
         while not self._stopping:
             due = await self._due()
             if not due:
@@ -215,56 +213,34 @@ class Heartbeater:
                     replies = await channel.send([lease.message for lease in due.values()])
             except Exception as fault:
                 log.warning("heartbeats_failed", leases=len(due), error=repr(fault))
-                self._drop(channel)
+                self._close_later(channel)
                 channel = None
-                self._postpone(due)
-            else:
-                self._handle_replies(due, replies, sent_at)
-        if channel is not None:
-            self._drop(channel)
+                replies = dict.fromkeys(due, LeaseReply(REPLY_UNKNOWN))
+            self._handle_replies(due, replies, sent_at)
+        self._close_later(channel)
         if self._closing:
             await asyncio.wait(self._closing, timeout=CLOSE_SECONDS)
-
-    async def _open_channel(self) -> HeartbeatChannel | None:
-        """Connect before the first heartbeat is due; see law 1."""
-        channel: HeartbeatChannel | None = None
-        try:
-            async with asyncio.timeout(OPEN_SECONDS):
-                channel = self._make_channel()
-                await channel.open()
-        except Exception as fault:
-            log.warning("heartbeat_channel_not_opened", error=repr(fault))
-            self._drop(channel)
-            return None
-        return channel
 
     async def _due(self) -> dict[LeaseKey, TrackedLease]:
         with self._lock:
             now = clock.boot_seconds()
             due = {key: lease for key, lease in self._leases.items() if lease.due <= now}
-            next_send = min((lease.due for lease in self._leases.values()), default=math.inf)
-            self._next_send = next_send
+            self._next_send = next_send = min(
+                (lease.due for lease in self._leases.values()), default=math.inf
+            )
             self._wake.clear()
             if due or self._stopping:
                 return due
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(None if next_send == math.inf else next_send - now):
                 await self._wake.wait()
-        except TimeoutError:
-            pass
         return {}
 
-    def _drop(self, channel: HeartbeatChannel | None) -> None:
+    def _close_later(self, channel: HeartbeatChannel | None) -> None:
         if channel is not None:
             closing = asyncio.ensure_future(_close(channel))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-
-    def _postpone(self, due: dict[LeaseKey, TrackedLease]) -> None:
-        now = clock.boot_seconds()
-        with self._lock:
-            for lease in due.values():
-                lease.due = now + min(RETRY_SECONDS, lease.every_seconds / 4)
 
     def _handle_replies(
         self, due: dict[LeaseKey, TrackedLease], replies: dict[LeaseKey, LeaseReply], sent_at: float
@@ -286,7 +262,7 @@ class Heartbeater:
         if lost or any(reply.cancel for reply in replies.values()):
             self._report(replies, lost)
 
-    # ------------------------------------------------------------------------- the thread that watches
+    # ------------------------------------------------------------------------- the watching thread
 
     def _watch(self) -> None:
         while True:
@@ -313,12 +289,11 @@ class Heartbeater:
                 lease.stop.set()
 
     def _report(self, replies: dict[LeaseKey, LeaseReply], lost: list[LeaseKey]) -> None:
-        loop = self._loop
-        if loop is not None:
-            try:
-                loop.call_soon_threadsafe(self._on_replies, replies, lost)
-            except RuntimeError:
-                log.info("worker_loop_ended", leases=len(lost))
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(self._on_replies, replies, lost)
+        except RuntimeError:
+            log.info("worker_loop_ended", leases=len(lost))
 
 
 async def _close(channel: HeartbeatChannel) -> None:

@@ -6,15 +6,14 @@ Laws:
    worker dies in any way.
 3. What the function prints goes to the worker's stderr. Progress, log lines, costs and the result have their own pipe.
 4. A process that ends without a result fails its step, and nothing else. One that was killed from outside (out of memory) is retryable
-   under every profile: that says nothing about the function.
-5. The worker tells the process by when the function must begin. A process that is later than that asks again.
+   under every profile, because the function is not at fault.
+5. The worker sends the process a deadline by which the function must begin. A process that is later asks for a new deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import math
 import os
 import queue
 import signal
@@ -36,7 +35,6 @@ from tenure.sdk.errors import Failure
 from tenure.sdk.frame import Frame
 
 LINE_BYTES_MAX = ARTIFACT_BYTES_MAX + 1024 * 1024
-FOREVER_SECONDS = 1e15
 DRAIN_SECONDS = 1.0
 """How long the pipe is read after the process group is gone: a process that left the group may keep it open forever."""
 
@@ -55,7 +53,7 @@ class _Call(msgspec.Struct):
 
 
 class _Message(msgspec.Struct, omit_defaults=True):
-    """A line from the process: that it is ready to begin, its progress, a log line, a cost, or the result."""
+    """A line from the process: it is ready to begin, or its progress, a log line, a cost, or the result."""
 
     ready: bool = False
     progress: str | None = None
@@ -71,18 +69,14 @@ class _Message(msgspec.Struct, omit_defaults=True):
         return not self.ready and self.progress is None and self.log is None and self.cost is None
 
 
-def _no_deadline() -> float:
-    return math.inf
-
-
 async def run_isolated(
     step: StepFunction[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    begin_by: Callable[[], float] = _no_deadline,
+    begin_by: Callable[[], float],
 ) -> Any:
-    """Call a step's function in a new process and return its result. When the process is ready, `begin_by` returns by when the function
-    must begin, by `clock.boot_seconds`; if it raises, the process ends."""
+    """Call a step's function in a new process and return its result. When the process is ready, `begin_by` is called: it returns the time
+    (of `clock.boot_seconds`) by which the function must begin. If it raises, the process ends."""
     call = msgspec.json.encode(_call(step, args, kwargs))
     reading, writing = os.pipe()
     try:
@@ -92,7 +86,7 @@ async def run_isolated(
             "from tenure.worker.isolation import main; main()",
             str(writing),
             stdin=asyncio.subprocess.PIPE,
-            stdout=sys.stderr.fileno() if _has_fileno() else asyncio.subprocess.DEVNULL,
+            stdout=_stderr_or_null(),
             pass_fds=(writing,),
             start_new_session=True,
         )
@@ -107,7 +101,7 @@ async def run_isolated(
     def begin() -> None:
         by = begin_by()
         with suppress(ConnectionError):
-            stdin.write(b"%r\n" % min(by, FOREVER_SECONDS))
+            stdin.write(b"%r\n" % by)
 
     listening = asyncio.ensure_future(_listen(reading, context.current_frame(), begin))
     ending = asyncio.ensure_future(process.wait())
@@ -115,14 +109,14 @@ async def run_isolated(
         with suppress(ConnectionError):
             stdin.write(call + b"\n")
             await stdin.drain()
-        # Its stdin stays open: the end of stdin tells the process that the worker is gone.
+        # Stdin stays open: its end tells the process that the worker is gone.
         await asyncio.wait((listening, ending), return_when=asyncio.FIRST_COMPLETED)
         if not (listening.done() and listening.exception() is not None):
             await asyncio.wait((ending,))
-        _kill(process)
+        _kill_group(process)
         await asyncio.wait((listening,), timeout=DRAIN_SECONDS)
     finally:
-        _kill(process)
+        _kill_group(process)
         await asyncio.wait((ending,))
         stdin.close()
         listening.cancel()
@@ -131,8 +125,11 @@ async def run_isolated(
     if result is None:
         code = process.returncode or 0
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        killed = True if code in (-signal.SIGKILL, -signal.SIGTERM) else None
-        raise Failure("STEP_FAILED", f"the process of step {step.name!r} {how}", retryable=killed)
+        raise Failure(
+            "STEP_FAILED",
+            f"the process of step {step.name!r} {how}",
+            retryable=True if code in (-signal.SIGKILL, -signal.SIGTERM) else None,
+        )
     if result.code is not None:
         raise Failure(result.code, result.message, retryable=result.retryable)
     return step.codec.decode(bytes(result.value))
@@ -155,17 +152,15 @@ def _call(step: StepFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return call
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill the whole process group: the process leads its own session."""
-    with suppress(ProcessLookupError, PermissionError):  # nothing is left; macOS answers EPERM
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS reports EPERM then
         os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _listen(reading: int, frame: Frame | None, begin: Callable[[], None]) -> _Message | None:
     """Read what the process sends, and return its result, or None if it ends without one. Raises what `begin` raises."""
     reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
     )
     try:
@@ -189,12 +184,11 @@ async def _listen(reading: int, frame: Frame | None, begin: Callable[[], None]) 
     return None
 
 
-def _has_fileno() -> bool:
+def _stderr_or_null() -> int:
     try:
-        sys.stderr.fileno()
-    except (OSError, AttributeError, ValueError):
-        return False
-    return True
+        return sys.stderr.fileno()
+    except (OSError, AttributeError, ValueError):  # it was replaced by an object that is no file
+        return asyncio.subprocess.DEVNULL
 
 
 # ------------------------------------------------------------------------------------------ in the process
@@ -207,12 +201,7 @@ class _PipePort:
         self.stop = threading.Event()
         self._send = send
 
-    @property
-    def progress(self) -> str:
-        return ""
-
-    @progress.setter
-    def progress(self, text: str) -> None:
+    def report_progress(self, text: str) -> None:
         self._send(_Message(progress=text))
 
     def log(self, _step: str, level: str, text: str, fields: dict[str, Any]) -> None:
@@ -250,10 +239,9 @@ def main() -> None:
             target = getattr(target, part)
         function = target.function if isinstance(target, StepFunction) else target
         parameters = Parameters(function, f"step {call.name!r}")
-        may_begin = False
-        while not may_begin:
+        send(_Message(ready=True))
+        while deadlines.get() <= clock.boot_seconds():  # see law 5
             send(_Message(ready=True))
-            may_begin = clock.boot_seconds() < deadlines.get()
         value = call_plain(lambda: parameters.call(function, bytes(call.arguments)))
         result.value = msgspec.Raw(encode(value, f"the result of {call.name}") or b"null")
     except Exception as fault:
@@ -264,7 +252,7 @@ def main() -> None:
 
 
 def _read_deadlines(deadlines: queue.SimpleQueue[float]) -> None:
-    """See laws 2 and 5: the worker sends deadlines, and stdin ends when the worker does."""
+    """Read the worker's deadlines. Stdin ends when the worker does, and then this process is killed; see laws 2 and 5."""
     while line := sys.stdin.buffer.readline():
         deadlines.put(float(line))
     os.killpg(0, signal.SIGKILL)

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,6 @@ class LeaseSession:
         "_abandoned",
         "_context",
         "_heartbeater",
-        "_progress",
         "_seq",
         "_threads",
         "_work_source",
@@ -61,6 +60,7 @@ class LeaseSession:
         "run_id",
         "stop",
         "succeeded",
+        "timers",
         "work",
         "work_over",
     )
@@ -76,6 +76,7 @@ class LeaseSession:
     ) -> None:
         self.lease = lease
         self.run_id = ids.run_text(lease.run_id)
+        self.timers = work_source.timers
         self._work_source = work_source
         self._heartbeater = heartbeater
         self._threads = threads
@@ -87,37 +88,25 @@ class LeaseSession:
         self.work_over: asyncio.Future[None] | None = None
         """Done when the work has ended, or was canceled and has not stopped in time."""
         self.cancel = False
-        """Whether its cancellation was requested."""
+        """Whether cancellation was requested."""
         self.lost = False
-        """Whether the lease is no longer ours."""
         self.draining = False
-        """Whether the worker is stopping: nothing new begins."""
         self.drained = asyncio.Event()
-        """Set with `draining`: it wakes up whoever sleeps."""
+        """Set with `draining`, to wake code that sleeps."""
         self.last_checkpoint: c.RecordCheckpoint | None = None
         self.succeeded = False
         self.output: bytes | None = None
-        """The output of a run that has succeeded."""
-        self._progress = ""
         self.costs: list[Cost] = []
-        """Costs that no message has reported yet."""
         self.cost: str | None = None
-        """What a tool's attempt has cost in all, as it is shown."""
+        """What a tool's attempt has cost in all, as a text for people."""
         self.execution: WorkflowExecution | None = None
 
-    @property
-    def progress(self) -> str:
-        """What the code reported last; sent with the next heartbeat."""
-        return self._progress
-
-    @progress.setter
-    def progress(self, text: str) -> None:
-        self._progress = text
+    def report_progress(self, text: str) -> None:
         lease = self.lease
         self._heartbeater.progress((lease.run_id, lease.idx, lease.n), text)
 
     def drain(self) -> None:
-        """The worker is stopping: running steps may finish, and nothing new begins."""
+        """Begin nothing new, because the worker is stopping. Running steps may finish."""
         self.draining = True
         self.drained.set()
         if self.execution is not None:
@@ -134,7 +123,6 @@ class LeaseSession:
         return [self.lease.name] if self.execution is None else list(self.execution.steps.running)
 
     def check_begin(self) -> None:
-        """Check whether code may begin under the lease now; see `LeasePort`."""
         if self.draining:
             raise NotBegun
         if clock.boot_seconds() >= self.held_until:
@@ -153,19 +141,14 @@ class LeaseSession:
         }
 
     def spend(self, cost: Cost) -> None:
-        """May be called from any thread."""
         self.costs.append(cost)
 
     def take_costs(self) -> tuple[Cost, ...]:
-        """The costs that the next message reports. Threads may add more meanwhile."""
         costs = self.costs[:]
-        del self.costs[: len(costs)]
+        del self.costs[: len(costs)]  # threads may add more meanwhile
         return tuple(sum_costs(costs))
 
     # ---------------------------------------------------------------------------------- messages
-
-    def submit(self, message: c.LeaseCommand) -> asyncio.Future[LeaseReply]:
-        return self._work_source.submit(message)
 
     def record(self, checkpoint: c.RecordCheckpoint) -> asyncio.Future[LeaseReply]:
         return self._work_source.submit(checkpoint)
@@ -180,7 +163,7 @@ class LeaseSession:
         return await self._work_source.load_waits(self.lease, first, last)
 
     async def act(self, request: ActRequest) -> ActResult:
-        """Have a governor act. A caller that is canceled still waits for the end of the act, unless the lease is lost."""
+        """As in `LeasePort`. If the lease is lost, a canceled caller does not wait."""
         if clock.boot_seconds() >= self.held_until:
             raise TenureError("LEASE_STALE", "the lease may have expired: the act was not begun")
         acting = asyncio.ensure_future(self._work_source.act(self.lease, request, lambda: self.held_until))
@@ -194,17 +177,14 @@ class LeaseSession:
             ignore_outcome(acting)
             raise
 
-    # --------------------------------------------------------------------------------------- what code needs
+    # ---------------------------------------------------------------------- what the code under the lease needs
 
     def now_us(self) -> int:
         return self._work_source.now_us()
 
-    async def sleep(self, seconds: float) -> None:
-        await self._work_source.timers.sleep(seconds)
-
     async def pause(self, seconds: float) -> None:
         """Sleep while nothing runs. Raises HandedOver if the worker stops meanwhile."""
-        sleeping = asyncio.ensure_future(self.sleep(seconds))
+        sleeping = asyncio.ensure_future(self.timers.sleep(seconds))
         draining = asyncio.ensure_future(self.drained.wait())
         try:
             await asyncio.wait((sleeping, draining), return_when=asyncio.FIRST_COMPLETED)
@@ -214,13 +194,6 @@ class LeaseSession:
         if self.draining:
             raise HandedOver("the worker is stopping")
 
-    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
-        return self._work_source.timers.timeout(seconds)
-
-    @property
-    def quiet_seconds(self) -> float:
-        return self._work_source.timers.quiet_seconds
-
     def heartbeat_now(self) -> None:
         self._heartbeater.heartbeat_now(self.lease.run_id)
 
@@ -228,9 +201,7 @@ class LeaseSession:
         return self._work_source.new_run_id(self.lease.tenant)
 
     async def run_in_thread(self, function: Callable[[], Any]) -> Any:
-        """Run plain code in a thread of the pool, in a copy of this context."""
-        context = contextvars.copy_context()
-        job = self._threads.submit(partial(context.run, function))
+        job = self._threads.submit(partial(contextvars.copy_context().run, function))
         work = asyncio.wrap_future(job)
         try:
             return await asyncio.shield(work)
@@ -242,11 +213,11 @@ class LeaseSession:
     async def run_in_process(
         self, step: StepFunction[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        return await run_isolated(step, args, kwargs, self._begin_by)
+        def begin_by() -> float:
+            self.check_begin()
+            return self.held_until
 
-    def _begin_by(self) -> float:
-        self.check_begin()
-        return self.held_until
+        return await run_isolated(step, args, kwargs, begin_by)
 
     def finish_work(self, _work: asyncio.Future[Any] | None = None) -> None:
         if self.work_over is not None and not self.work_over.done():

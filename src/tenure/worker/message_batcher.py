@@ -4,7 +4,7 @@ Laws:
 1. Messages of one lease are sent in order. A batch has at most one `exclusive` message of a lease: the server keeps the reply to a
    lease's last one, so that it can be repeated.
 2. Every message gets one reply, or the error of its batch. If the server refuses a whole batch because of a message in it, the batch is
-   halved until that message is alone: the others are not to blame.
+   halved until that message is alone, so that only it fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.worker import protocol as p
 from tenure.worker.protocol_codec import REPLY
 
 BATCH_BYTES_MAX = 768 * 1024
-"""Below what a server accepts as one body."""
+"""Less than a server accepts as one body."""
 BATCH_MESSAGES_MAX = 500
 CLOSE_SECONDS = 5.0
 BODY_REFUSED_CODES = frozenset({"INVALID_INPUT", "REQUEST_MALFORMED", "PAYLOAD_TOO_LARGE"})
@@ -54,7 +54,7 @@ class MessageBatcher:
         return future
 
     async def close(self) -> None:
-        """Wait up to CLOSE_SECONDS for what is on its way."""
+        """Wait up to CLOSE_SECONDS for messages that are on their way, and fail the others."""
         if self._sending is not None and not self._sending.done():
             await asyncio.wait((self._sending,), timeout=CLOSE_SECONDS)
             self._sending.cancel()
@@ -84,28 +84,29 @@ class MessageBatcher:
             await self._send_batch(batch[half:])
             return
         for (_, future), reply in zip(batch, replies, strict=True):
-            _settle(future, reply)
+            if reply.error is not None:
+                fail_future(future, _to_lease_error(reply.error))
+            elif not future.done():
+                future.set_result(REPLY.decode(reply))
 
     def _take_batch(self) -> list[_Queued]:
-        """The next batch; see law 1."""
         batch: list[_Queued] = []
         left: list[_Queued] = []
         exclusive: set[LeaseKey] = set()
         blocked: set[LeaseKey] = set()
         size = 0
         for at, (message, future) in enumerate(self._waiting):
-            size += len(message.content) + 1
-            if batch and (size > BATCH_BYTES_MAX or len(batch) >= BATCH_MESSAGES_MAX):
+            length = len(message.content) + 1
+            if batch and (size + length > BATCH_BYTES_MAX or len(batch) >= BATCH_MESSAGES_MAX):
                 left += self._waiting[at:]
                 break
-            key = message.key
-            if key in blocked or (message.exclusive and key in exclusive):
-                blocked.add(key)
-                size -= len(message.content) + 1
+            if message.key in blocked or (message.exclusive and message.key in exclusive):
+                blocked.add(message.key)
                 left.append((message, future))
                 continue
             if message.exclusive:
-                exclusive.add(key)
+                exclusive.add(message.key)
+            size += length
             batch.append((message, future))
         self._waiting = left
         return batch
@@ -114,15 +115,6 @@ class MessageBatcher:
 def _fail(batch: list[_Queued], fault: Exception) -> None:
     for _, future in batch:
         fail_future(future, fault)
-
-
-def _settle(future: asyncio.Future[LeaseReply], reply: p.MessageReply) -> None:
-    if future.done():
-        return
-    if reply.error is None:
-        future.set_result(REPLY.decode(reply))
-    else:
-        fail_future(future, _to_lease_error(reply.error))
 
 
 def _to_lease_error(fault: p.MessageFault) -> TenureError:

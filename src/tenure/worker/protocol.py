@@ -2,14 +2,14 @@
 
 Laws:
 1. `docs/runner-protocol.md` describes all of it, and a test compares the two.
-2. Payloads and times are encoded as in `tenure.worker.wire_values`.
+2. Payloads and times are encoded as in `tenure.worker.protocol_codec`.
 3. Fields are only added, never changed. A response may have fields that a runner does not know.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Union
 
 import msgspec
 from msgspec import UNSET
@@ -43,10 +43,10 @@ class ClaimRequest(_RunnerBody, kw_only=True, frozen=True):
     """`POST /runner/claim`: lease up to `max` steps that need one of these capabilities."""
 
     claim_id: str
-    """Chosen by the runner, 1 to 200 characters: a claim with the same id returns the same leases."""
+    """Chosen by the runner, 1 to 200 characters. A claim with the same id returns the same leases."""
     capabilities: tuple[str, ...]
     max: int = 1
-    """0: no new leases, only those that this claim was granted before."""
+    """0: no new leases, only those that were granted to this claim before."""
     wait_s: float = 0.0
     worker: str = ""
     slots: int | None = None
@@ -271,11 +271,10 @@ class CompleteMessage(RunnerMessage, kw_only=True, frozen=True):
     output: Any = UNSET
     cost: str | None = None
     spent: tuple[Spent, ...] = ()
-    """As in `CostMessage`."""
     last: CheckpointMessage | None = None
     """A checkpoint to record in the same commit, before the end."""
     restart: ChildRun | None = None
-    """Of a body: the run goes on as this new run."""
+    """For a body: the run goes on as this new run."""
 
 
 class FailMessage(RunnerMessage, kw_only=True, frozen=True):
@@ -287,7 +286,6 @@ class FailMessage(RunnerMessage, kw_only=True, frozen=True):
     """If it is left out, the run's profile decides by the code."""
     cost: str | None = None
     spent: tuple[Spent, ...] = ()
-    """As in `CostMessage`."""
 
 
 class ReleaseMessage(RunnerMessage, kw_only=True, frozen=True):
@@ -340,14 +338,7 @@ ADDRESSED_MESSAGES: dict[str, Any] = {
 }
 """The same messages with their lease and token, for `POST /runner/messages`."""
 
-VERBS: dict[type, str] = {
-    **{body: verb for verb, body in MESSAGES.items()},
-    **{body: verb for verb, body in ADDRESSED_MESSAGES.items()},
-}
-
-AnyMessage: Any = None
-for _one in ADDRESSED_MESSAGES.values():
-    AnyMessage = _one if AnyMessage is None else AnyMessage | _one
+AnyMessage: Any = Union[tuple(ADDRESSED_MESSAGES.values())]  # noqa: UP007 - of a computed list
 
 
 class MessageFault(_ServerBody, kw_only=True, frozen=True):
@@ -511,7 +502,7 @@ class ActCallReply(_ServerBody, kw_only=True, frozen=True):
     message: str = ""
     retry_at: datetime | None = None
     tried: bool = False
-    """Of a failed act: whether it was tried just now."""
+    """For a failed act: whether this request tried it."""
     receipt: int | None = None
 
 
@@ -600,7 +591,7 @@ class BufferedEvent(_ServerBody, kw_only=True, frozen=True):
 
 
 class RunFacts(_ServerBody, kw_only=True, frozen=True):
-    """What the steps of a workflow file are made from."""
+    """The data that the steps of a workflow file refer to."""
 
     input: Any = UNSET
     outputs: dict[str, Any] = {}

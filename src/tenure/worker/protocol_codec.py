@@ -5,10 +5,15 @@ Laws:
 2. A command's run, step, attempt, tenant and context do not travel: they are those of the lease that the message was sent under.
    Whatever else does not travel is listed with the value it has after decoding (`server_only`). A test fails for a field that is
    neither in a table nor listed.
+3. A payload is sent as the JSON value it is. One that is not JSON is sent as `{"$tenure.text": …}` or, if it is not text either, as
+   `{"$tenure.base64": …}`; an artifact as its reference `{"$tenure.artifact": …}`. A field that is left out means no payload; `null` is
+   the payload null.
+4. Times are RFC 3339 in UTC with microseconds, so that nothing is lost.
 """
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -21,17 +26,22 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.lease_types import Lease, LeaseReply
 from tenure.kernel.run_terms import RunTerms
+from tenure.limits import INTEGER_MAX
 from tenure.sdk.act_request import ActRequest, ActResult
 from tenure.store.replay import ReplayAct, ReplayCheckpoint, ReplayWait
 from tenure.worker import protocol as p
-from tenure.worker.wire_values import decode_payload, encode_payload, format_lease_id, parse_lease_id
 
 W = TypeVar("W", bound=msgspec.Struct)
 D = TypeVar("D", bound=msgspec.Struct)
 Given = Mapping[str, Any]
-"""Fields that the caller adds: the lease of a message, and `new_id`, which makes an id for a child that has none."""
+"""Fields that the caller adds: those of the lease, and `new_id`, which makes an id for a child without one."""
 
 ENVELOPE_FIELDS = ("run_id", "idx", "n", "tenant", "context")
+
+TEXT_KEY = "$tenure.text"
+BASE64_KEY = "$tenure.base64"
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
 
 
 class Conversion(NamedTuple):
@@ -104,6 +114,57 @@ def _compile(make: type[Any], arguments: Mapping[str, tuple[str, Any]]) -> Calla
     exec(f"def convert(value, given=None): return make({', '.join(texts)})", scope)
     convert: Callable[..., Any] = scope["convert"]
     return convert
+
+
+# ------------------------------------------------------------------------------------------------- values
+
+
+def encode_payload(body: bytes | None) -> Any:
+    if body is None:
+        return UNSET
+    try:
+        _decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        pass
+    else:
+        return msgspec.Raw(body)
+    try:
+        return {TEXT_KEY: body.decode()}
+    except UnicodeDecodeError:
+        return {BASE64_KEY: b64encode(body).decode()}
+
+
+def decode_payload(value: Any) -> bytes | None:
+    if value is UNSET:
+        return None
+    if isinstance(value, dict) and len(value) == 1:
+        if isinstance(text := value.get(TEXT_KEY), str):
+            return text.encode(errors="replace")
+        if isinstance(text := value.get(BASE64_KEY), str):
+            try:
+                return b64decode(text, validate=True)
+            except ValueError as wrong:
+                raise TenureError("INVALID_INPUT", f"{BASE64_KEY} is not base64: {wrong}") from wrong
+    return _encode(value)
+
+
+def format_lease_id(run_id: int, idx: int, n: int) -> str:
+    return f"{ids.run_text(run_id)}.{idx}.{n}"
+
+
+def parse_lease_id(text: str) -> tuple[int, int, int]:
+    """Run, index of the step, attempt. Anything that is not a lease id is refused like an unknown lease."""
+    run, _, rest = text.partition(".")
+    idx, _, n = rest.partition(".")
+    if not (idx.isascii() and idx.isdigit() and n.isascii() and n.isdigit() and len(rest) < 22):
+        raise TenureError("UNAUTHENTICATED")
+    try:
+        run_id = ids.run_int(run)
+    except TenureError as wrong:
+        raise TenureError("UNAUTHENTICATED") from wrong
+    if max(int(idx), int(n)) > INTEGER_MAX:
+        raise TenureError("UNAUTHENTICATED")
+    return run_id, int(idx), int(n)
 
 
 def _decode_hex(text: str) -> bytes:
@@ -217,10 +278,14 @@ MESSAGES: dict[str, FieldTable[Any, Any]] = {
     "park": _message("park", c.Park),
     "cancel-ack": _message("cancel-ack", c.AckCancel),
 }
-"""Verb -> its table. (The lines of a log are no command.)"""
+"""The tables by verb. `log` has none: log lines are no command."""
 _ENCODERS = {table.ours: table.encode for verb, table in MESSAGES.items() if verb != "running"}
-"""A worker says that it is running with its claim."""
-_DECODERS = {body: MESSAGES[verb].decode for body, verb in p.VERBS.items() if verb in MESSAGES}
+"""Without `running`: a worker says so with its claim."""
+_DECODERS: dict[type, Callable[..., c.LeaseCommand]] = {
+    body: table.decode
+    for verb, table in MESSAGES.items()
+    for body in (p.MESSAGES[verb], p.ADDRESSED_MESSAGES[verb])
+}
 
 
 def encode_message(message: c.LeaseCommand, lease: str, token: str) -> Any:
@@ -233,8 +298,7 @@ def encode_message(message: c.LeaseCommand, lease: str, token: str) -> Any:
 
 def decode_message(message: p.RunnerMessage, given: Given) -> c.LeaseCommand:
     """A message as a command. `given` has the lease's `ENVELOPE_FIELDS` and `new_id`, which makes the id of a child that has none."""
-    command: c.LeaseCommand = _DECODERS[type(message)](message, given)
-    return command
+    return _DECODERS[type(message)](message, given)
 
 
 # ------------------------------------------------------------------------------- replies, acts and replays

@@ -2,7 +2,7 @@
 
 Laws:
 1. The threads are daemons: code that never returns does not keep the process alive.
-2. There are as many as slots, and one more for each that is stuck: a retry does not wait for the attempt it replaces.
+2. There are as many threads as slots, and one more for each stuck job: a retry does not wait for the attempt it replaces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._alive = 0
         self._unfinished = 0
-        """Jobs that no thread has finished."""
 
     def submit(self, function: Callable[[], Any]) -> Future[Any]:
         """Run a function in the next free thread. Until it begins, it can be canceled."""
@@ -37,8 +36,7 @@ class ThreadPool:
             self._alive += new
         self._jobs.put((future, function))
         if new:
-            number = self._alive
-            threading.Thread(target=self._run, name=f"{self._name}-{number}", daemon=True).start()
+            threading.Thread(target=self._run, name=f"{self._name}-{self._alive}", daemon=True).start()
         return future
 
     def close(self) -> None:

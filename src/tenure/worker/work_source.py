@@ -1,6 +1,8 @@
 """Where a worker gets its leases and sends its messages: a database (`LocalWorkSource`) or a server (`RemoteWorkSource`).
 
-Law: a worker reaches the rest of the system only through its work source, and both kinds behave alike.
+Laws:
+1. A worker reaches the rest of the system only through its work source, and both kinds behave alike.
+2. Whatever a worker waits for in memory (a short sleep, a backoff, the timeout of a step) uses the work source's `timers`.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from tenure import clock
 from tenure.artifacts import ArtifactStore
@@ -25,98 +28,158 @@ from tenure.ids import run_text
 from tenure.kernel.commands import Heartbeat, LeaseCommand
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.kernel.registry_rows import LogLineRow, WorkerProcessRow
-from tenure.kernel.run_rows import RunRow
+from tenure.kernel.run_rows import RunSpecRow
 from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.processes import own_identity
 from tenure.reads.resume_state import read_resume_state
 from tenure.sdk.act_request import ActRequest, ActResult
 from tenure.sdk.definitions import Workflow
+from tenure.sdk.lease_port import Timers
 from tenure.sdk.replay_log import ReplayLog
 from tenure.store.log_lines import append_log_lines
 from tenure.store.port import Store
 from tenure.store.replay import ReplayWait
 from tenure.store.workers import delete_worker, delete_worker_process, register_worker
 from tenure.worker.heartbeat import HeartbeatCallback, Heartbeater, StoreHeartbeatChannel
-from tenure.worker.timers import HOST_TIMERS, Timers
 
 log = get_logger(__name__)
 
-_HOST = HostClock()
+HOST_CLOCK = HostClock()
 SESSION_BITS = 53
-"""As many as every JSON parser keeps exactly."""
+"""As many bits as every JSON parser keeps exactly."""
 LOG_PAUSE_SECONDS = 0.2
 LOG_LINES_WAITING_MAX = 10_000
 
 
-class WorkSource(Protocol):
-    timers: Timers
-    session: int | None
-    """Names this process in its leases, so that they end when it is proven dead. None where that cannot be proven."""
+class HostTimers:
+    quiet_seconds = 1.0
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
-        """Lease up to `limit` steps; wait if there are none. `Lease.asked_at` is set."""
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
+    def timeout(self, seconds: float | None) -> AbstractAsyncContextManager[Any]:
+        return asyncio.timeout(seconds)
+
+
+class WorkSource(ABC):
+    timers: Timers = HostTimers()
+
+    def __init__(self, succeeded: Callable[[int, bytes | None], None], ended: Callable[[int], None]) -> None:
+        self.succeeded = succeeded
+        """Called with a run that has succeeded and its output, for waiters in this process."""
+        self.ended = ended
+        """Called with any other run that this worker is done with, for waiters in this process."""
+        self.session = secrets.randbits(SESSION_BITS) if own_identity() is not None else None
+        """Identifies this process in its leases, so that they end when it is proven dead. None if that cannot be proven on this host."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._lines_waiting = 0
+        self._flushing: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
+        """Lease up to `limit` steps. `Lease.asked_at` is set."""
+
+    @abstractmethod
     async def wait_for_work(self, wait_seconds: float) -> None:
         """Wait until there may be something new to claim."""
 
+    @abstractmethod
     def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
         """Send a message of a lease. Messages of one lease are carried out in the order in which they are sent."""
 
+    @abstractmethod
     async def renew(self, lease: Lease) -> bool:
-        """Extend a lease that may have expired; whether it is certainly ours."""
+        """Extend a lease that may have expired. Returns whether it is certainly ours."""
 
+    @abstractmethod
     def forget_lease(self, lease: Lease) -> None: ...
 
+    @abstractmethod
     def make_heartbeater(self, on_replies: HeartbeatCallback) -> Heartbeater:
         """A heartbeater that does not need the worker's loop."""
 
+    @abstractmethod
     async def load_replay_log(self, lease: Lease) -> ReplayLog:
         """What the lease's step recorded before."""
 
+    @abstractmethod
     async def load_waits(self, lease: Lease, first: int, last: int) -> list[ReplayWait]:
         """The waits of the lease's step with numbers from `first` to `last`."""
 
+    @abstractmethod
     async def act(self, lease: Lease, request: ActRequest, held_until: Callable[[], float]) -> ActResult:
         """Have a governor act. `held_until` returns until when the lease is certainly ours, by `clock.boot_seconds`."""
 
+    @abstractmethod
     async def actions(self) -> Sequence[str]:
-        """The actions that its governor can do."""
+        """The actions that the governor can do."""
 
     def system_workflows(self) -> Sequence[Workflow[..., Any]]:
         """Tenure's own workflows that a worker of this source serves too."""
+        return ()
 
+    @abstractmethod
     def now_us(self) -> int:
         """The store's time, as far as it is known here."""
 
+    @abstractmethod
     def new_run_id(self, tenant: str) -> int: ...
 
-    def succeeded(self, run_id: int, output: bytes | None) -> None:
-        """A run has succeeded: its waiters in this process get the output."""
-
-    def ended(self, run_id: int) -> None:
-        """This worker is done with a run: its waiters in this process read its state."""
-
-    def log(self, lease: Lease, line: LogLineRow) -> None:
-        """Add a line to a run's log soon. May be called from any thread."""
-
+    @abstractmethod
     async def store_artifact(self, lease: Lease, body: bytes) -> bytes:
         """Store a large payload as an artifact of the lease's run, and return the reference to record."""
 
+    @abstractmethod
     async def load_artifact(self, lease: Lease, reference: bytes) -> bytes: ...
 
+    @abstractmethod
     async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
-        """Announce a worker; again now and then."""
+        """Announce a worker. Repeated every few seconds."""
 
+    @abstractmethod
     async def leave(self, worker: str) -> None:
-        """Send what is left, and withdraw a worker that stops."""
+        """Send buffered log lines, and withdraw a worker that stops."""
+
+    # ------------------------------------------------------- log lines, which are collected and sent together
+
+    def log(self, lease: Lease, line: LogLineRow) -> None:
+        """Add a line to a run's log a moment later. May be called from any thread."""
+        if threading.get_ident() == self._thread:
+            self._add_line(lease, line)
+        else:
+            self._loop.call_soon_threadsafe(self._add_line, lease, line)
+
+    def _add_line(self, lease: Lease, line: LogLineRow) -> None:
+        if self._lines_waiting >= LOG_LINES_WAITING_MAX:
+            return  # the database or the server cannot keep up: lines are dropped, and work goes on
+        self._lines_waiting += 1
+        self._buffer_line(lease, line)
+        if self._flushing is None or self._flushing.done():
+            self._flushing = self._loop.create_task(self._flush_soon())
+
+    @abstractmethod
+    def _buffer_line(self, lease: Lease, line: LogLineRow) -> None: ...
+
+    @abstractmethod
+    async def flush(self) -> None:
+        """Send all buffered lines, and subtract them from `_lines_waiting`."""
+
+    async def _flush_soon(self) -> None:
+        while self._lines_waiting:
+            await asyncio.sleep(LOG_PAUSE_SECONDS)
+            await self.flush()
+
+    async def _flush_last_lines(self) -> None:
+        if self._flushing is not None:
+            self._flushing.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._flushing
+        await self.flush()
 
 
-class LocalWorkSource:
-    """The work source of a worker with its own access to the database."""
-
-    timers: Timers = HOST_TIMERS
-
+class LocalWorkSource(WorkSource):
     def __init__(
         self,
         url: str,
@@ -126,18 +189,13 @@ class LocalWorkSource:
         ended: Callable[[int], None],
         governor: Governor,
     ) -> None:
+        super().__init__(succeeded, ended)
         self.url = url
         self.governor = governor
         self.orchestrator = orchestrator
         self.artifacts = artifacts
-        self.succeeded = succeeded
-        self.ended = ended
-        self.session = secrets.randbits(SESSION_BITS) if own_identity() is not None else None
         self._registered: set[str] = set()
         self._lines: list[LogLineRow] = []
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._writing: asyncio.Task[None] | None = None
         self._unsent: deque[tuple[LeaseCommand, asyncio.Future[LeaseReply]]] = deque()
         """Messages that found the queue full, with their replies to come. Later messages queue behind them, because messages of a lease
         that overtake each other are refused (MESSAGE_OUT_OF_ORDER)."""
@@ -147,17 +205,14 @@ class LocalWorkSource:
     def store(self) -> Store:
         return self.orchestrator.store
 
-    async def claim(self, worker: str, queues: Sequence[str], limit: int, wait_seconds: float) -> list[Lease]:
-        """Lease up to `limit` steps. A caller that is canceled meanwhile still gets the leases: one that nobody knows of would cost an
+    async def claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
+        """Lease up to `limit` steps. A caller that is canceled meanwhile still gets the leases: a lease without a holder would cost an
         attempt."""
         claiming = asyncio.ensure_future(self._claim(worker, queues, limit))
         try:
-            leases = await asyncio.shield(claiming)
+            return await asyncio.shield(claiming)
         except asyncio.CancelledError:
             return await claiming
-        if not leases and wait_seconds > 0:
-            await self.wait_for_work(wait_seconds)
-        return leases
 
     async def _claim(self, worker: str, queues: Sequence[str], limit: int) -> list[Lease]:
         asked_at = clock.boot_seconds()
@@ -168,7 +223,7 @@ class LocalWorkSource:
 
     async def renew(self, lease: Lease) -> bool:
         try:
-            reply = await self.orchestrator.heartbeat(heartbeat_for(lease, ""))
+            reply = await self.orchestrator.heartbeat(heartbeat_for(lease))
         except TenureError as refused:
             log.warning("lease_not_renewed", run=run_text(lease.run_id), error=refused.code)
             return False
@@ -178,7 +233,7 @@ class LocalWorkSource:
         await self.orchestrator.wait_for_work(wait_seconds)
 
     def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
-        """Send a message. If the queue is full, it waits for room, and so does every later one, in order."""
+        """Send a message. If the queue is full, this message and all later ones wait for room, in order."""
         if not self._unsent:
             try:
                 return self.orchestrator.submit(message)
@@ -191,7 +246,7 @@ class LocalWorkSource:
         return reply
 
     async def _resend(self) -> None:
-        """Send what found the queue full. Each message waits for room as long as a command may."""
+        """Send the messages that found the queue full. Each waits for room as long as a command may."""
         while self._unsent:
             message, reply = self._unsent[0]
             try:
@@ -204,7 +259,7 @@ class LocalWorkSource:
             self._unsent.popleft()
 
     def forget_lease(self, lease: Lease) -> None:
-        """Nothing is kept of a lease."""
+        """Nothing to forget: a local lease has no token."""
 
     def make_heartbeater(self, on_replies: HeartbeatCallback) -> Heartbeater:
         return Heartbeater(partial(StoreHeartbeatChannel, self.url), on_replies)
@@ -231,37 +286,33 @@ class LocalWorkSource:
 
     async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
         """The run's input, its finished steps' outputs by name, and facts of the run."""
+        [run], ([spec], bodies, outputs) = await asyncio.gather(
+            self.store.read("get_run", lease.run_id), self._read_outputs(lease.run_id)
+        )
+        facts = {
+            "version": run.code_version,
+            "repo": run.repo,
+            "trigger": {"type": spec.trigger_type, "ref": spec.trigger_ref},
+        }
+        before = spec.resumed_from
+        while before is not None:  # the runs that this one resumes did the steps it skips
+            specs, _, earlier = await self._read_outputs(before)
+            outputs |= {name: body for name, body in earlier.items() if name not in outputs}
+            before = specs[0].resumed_from if specs else None
+        return bodies.get(spec.input_ref), outputs, facts
+
+    async def _read_outputs(
+        self, run_id: int
+    ) -> tuple[list[RunSpecRow], dict[int | None, bytes | None], dict[str, bytes | None]]:
         read = self.store.read
-        specs, steps, payloads, runs = await asyncio.gather(
-            read("get_spec", lease.run_id),
-            read("steps_of", lease.run_id),
-            read("payloads_of", lease.run_id),
-            read("get_run", lease.run_id),
+        specs, steps, payloads = await asyncio.gather(
+            read("get_spec", run_id), read("steps_of", run_id), read("payloads_of", run_id)
         )
         bodies = {row.ref: row.body for row in payloads}
-        run: RunRow = runs[0]
-        facts = {
-            "workflow": run.workflow,
-            "version": run.code_version,
-            "tenant": run.tenant,
-            "repo": run.repo,
-            "trigger": {"type": specs[0].trigger_type, "ref": specs[0].trigger_ref},
-        }
-        ended = {s.name: bodies.get(s.output_ref) for s in steps if s.state == "succeeded"}
-        before = specs[0].resumed_from
-        while before is not None:  # the runs that this one resumes did the steps it skips
-            old_specs, old_steps, old_payloads = await asyncio.gather(
-                read("get_spec", before), read("steps_of", before), read("payloads_of", before)
-            )
-            old = {row.ref: row.body for row in old_payloads}
-            for step in old_steps:
-                if step.state == "succeeded":
-                    ended.setdefault(step.name, old.get(step.output_ref))
-            before = old_specs[0].resumed_from if old_specs else None
-        return bodies.get(specs[0].input_ref), ended, facts
+        return specs, bodies, {s.name: bodies.get(s.output_ref) for s in steps if s.state == "succeeded"}
 
     def now_us(self) -> int:
-        return self.store.estimate_us() or _HOST.now_us()
+        return self.store.estimate_us() or HOST_CLOCK.now_us()
 
     def new_run_id(self, tenant: str) -> int:
         return self.orchestrator.new_id(tenant)
@@ -273,28 +324,13 @@ class LocalWorkSource:
         del lease  # with the database at hand every artifact can be read
         return await self.artifacts.get(reference)
 
-    def log(self, lease: Lease, line: LogLineRow) -> None:
-        """Lines are collected and written together."""
+    def _buffer_line(self, lease: Lease, line: LogLineRow) -> None:
         del lease  # the line names its run
-        if threading.get_ident() == self._thread:
-            self._add_line(line)
-        else:
-            self._loop.call_soon_threadsafe(self._add_line, line)
-
-    def _add_line(self, line: LogLineRow) -> None:
-        if len(self._lines) >= LOG_LINES_WAITING_MAX:
-            return  # the database cannot keep up: lines are dropped, and work goes on
         self._lines.append(line)
-        if self._writing is None or self._writing.done():
-            self._writing = self._loop.create_task(self._write())
-
-    async def _write(self) -> None:
-        while self._lines:
-            await asyncio.sleep(LOG_PAUSE_SECONDS)
-            await self.flush()
 
     async def flush(self) -> None:
         lines, self._lines = self._lines, []
+        self._lines_waiting = 0
         if lines:
             try:
                 await append_log_lines(self.store, lines)
@@ -302,23 +338,16 @@ class LocalWorkSource:
                 log.warning("log_lines_lost", lines=len(lines), error=refused.code)
 
     async def register(self, worker: str, queues: Sequence[str], slots: int) -> None:
-        await register_worker(self.store, worker, queues, slots, "", self._process(worker))
+        own, process = own_identity(), None
+        if own is not None and self.session is not None:
+            process = WorkerProcessRow(
+                self.session, "", worker, own.boot_id, own.namespaces, own.pid, own.start_ticks
+            )
+        await register_worker(self.store, worker, queues, slots, "", process)
         self._registered.add(worker)
 
-    def _process(self, worker: str) -> WorkerProcessRow | None:
-        own = own_identity()
-        if self.session is None or own is None:
-            return None
-        return WorkerProcessRow(
-            self.session, "", worker, own.boot_id, own.namespaces, own.pid, own.start_ticks
-        )
-
     async def leave(self, worker: str) -> None:
-        if self._writing is not None:
-            self._writing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._writing
-        await self.flush()
+        await self._flush_last_lines()
         self._registered.discard(worker)
         with suppress(TenureError):
             await delete_worker(self.store, worker)
@@ -326,14 +355,12 @@ class LocalWorkSource:
                 await delete_worker_process(self.store, self.session)
 
 
-def heartbeat_for(lease: Lease, progress: str) -> Heartbeat:
+def heartbeat_for(lease: Lease) -> Heartbeat:
     """A heartbeat without a sequence number: it only extends the lease."""
-    return Heartbeat(
-        run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=0, tenant=lease.tenant, progress=progress
-    )
+    return Heartbeat(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=0, tenant=lease.tenant)
 
 
-def lease_key(lease: Lease) -> LeaseKey:
+def lease_key(lease: Lease | LeaseCommand) -> LeaseKey:
     return lease.run_id, lease.idx, lease.n
 
 

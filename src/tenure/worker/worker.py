@@ -3,7 +3,7 @@
 Laws:
 1. A worker claims only what it can do: its capabilities name its workflows (by version), tools, commands, and the actions that the
    governor of its work source knows. A tool with the name of an action takes precedence.
-2. Slots limit how much it does at once. Work that does not stop keeps its slot until it ends.
+2. It runs at most `slots` leases at once. Work that does not stop keeps its slot until it ends.
 3. When a lease is lost, its work is stopped, and nothing more is sent.
 4. Nothing that code does ends the worker: whatever it raises ends its own step.
 5. `stop` claims nothing more and begins no step. Running steps may finish within the grace period, and each run is given back, uncharged,
@@ -15,12 +15,13 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import os
 import secrets
 import socket
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -29,14 +30,15 @@ from tenure import clock, ids, tracing
 from tenure.chance import SystemChance
 from tenure.commands.confinement import UNCONFINED, choose_confinement
 from tenure.errors import TenureError
+from tenure.futures import ignore_outcome
+from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
-from tenure.kernel import profiles
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.limits import CLAIM_STEPS_MAX
 from tenure.logs import get_logger
 from tenure.sdk import codec
 from tenure.sdk.attempts import STOP_SECONDS
-from tenure.sdk.definitions import Registry, Tool, Workflow
+from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 from tenure.sdk.errors import Failure
 from tenure.sdk.execution import WorkflowExecution
 from tenure.sdk.exits import (
@@ -51,9 +53,8 @@ from tenure.sdk.exits import (
 )
 from tenure.sdk.outcomes import LEASE_OVER_CODES, MESSAGE_CHARS_MAX, describe_failure
 from tenure.sdk.replay_log import ReplayLog
-from tenure.worker.capabilities import collect_definitions, list_action_capabilities, list_capabilities
 from tenure.worker.lease_session import LeaseSession
-from tenure.worker.plan_step import PlanStepAttempt
+from tenure.worker.plan_step import CHILD, PlanStepAttempt
 from tenure.worker.threads import ThreadPool
 from tenure.worker.work_source import WorkSource, heartbeat_for, lease_key
 
@@ -69,7 +70,6 @@ CLAIM_WAIT_SECONDS = 1.0
 CLAIM_PAUSE_SECONDS_MIN = 0.2
 CLAIM_PAUSE_SECONDS_MAX = 3.0
 CLAIM_END_SECONDS = 10.0
-"""How long a claim may still take when the worker stops."""
 FINAL_MESSAGE_SECONDS = 20.0
 FINAL_MESSAGE_PAUSE_SECONDS = 0.05
 REGISTER_SECONDS = 10.0
@@ -97,14 +97,13 @@ class Worker:
         self.work_source = work_source
         self.slots = slots
         self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.registry = collect_definitions(definitions)
+        self.registry = _collect_definitions(definitions)
         self._only = None if queues is None else tuple(queues)
-        self.queues = list_capabilities(self.registry, self._only, commands)
+        self.queues = _list_capabilities(self.registry, self._only, commands)
         self.commands = commands
         self._command_user = command_user
         self._allow_unconfined = allow_unconfined_commands
         self.confinement = UNCONFINED
-        """How commands are confined; chosen at the start."""
         self.counts = dict.fromkeys(
             ("claimed", "succeeded", "failed", "suspended", "released", "canceled", "parked", "lost"), 0
         )
@@ -114,15 +113,16 @@ class Worker:
         self._sessions: dict[LeaseKey, LeaseSession] = {}
         self._tasks: dict[asyncio.Task[None], LeaseSession] = {}
         self._runs: dict[tuple[str, int], int] = {}
-        """How many leases of a tenant's run it has."""
-        self._stuck = 0
+        """The number of leases by tenant and run."""
+        self.stuck = 0
+        """How many slots are kept by work that does not stop."""
         self._reserved = 0
         self._claimed = 0
         """Slots that the current claim may fill."""
         self._slot_freed = asyncio.Event()
         self._heartbeater: Heartbeater | None = None
-        self._claiming: asyncio.Task[None] | None = None
-        self._registering: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        """The tasks that claim and register."""
         self._stopping = False
         self._killed = False
 
@@ -136,17 +136,16 @@ class Worker:
     # ------------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
-        """Register and start to claim."""
         if self.commands:
             self.confinement = await asyncio.to_thread(
                 partial(choose_confinement, self._command_user, allow_none=self._allow_unconfined)
             )
         if system := self.work_source.system_workflows():
             self.registry = Registry(*self.registry, *system)
-            self.queues = (*self.queues, *(queue for workflow in system for queue in workflow.serves))
-        self.queues = (
-            *self.queues,
-            *list_action_capabilities(await self.work_source.actions(), self.registry, self._only),
+        actions = [each for each in await self.work_source.actions() if each not in self.registry.tools]
+        self.queues += (
+            *(queue for workflow in system for queue in workflow.serves),
+            *_on_queues(self._only, [capability.tool(action) for action in actions]),
         )
         self._serves = frozenset(self.queues)
         if not self.queues:
@@ -155,24 +154,23 @@ class Worker:
         self._heartbeater = self.work_source.make_heartbeater(self._handle_replies)
         self._heartbeater.start()
         loop = asyncio.get_running_loop()
-        self._claiming = loop.create_task(self._claim(), name=f"tenure-{self.name}")
-        self._registering = loop.create_task(self._register(), name=f"tenure-{self.name}-register")
+        self._loops = [
+            loop.create_task(self._claim(), name=f"tenure-{self.name}"),
+            loop.create_task(self._register(), name=f"tenure-{self.name}-register"),
+        ]
 
     async def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Claim and begin nothing more, let running steps finish within the grace period, and give all runs back; see law 5."""
+        """Stop claiming, let running steps finish within the grace period, and give all runs back; see law 5."""
         if self._killed:
             return
         self._stopping = True
         for session in tuple(self._sessions.values()):
             session.drain()
-        claiming = [task for task in (self._claiming, self._registering) if task is not None]
-        for task in claiming:
+        for task in self._loops:
             task.cancel()
-        if claiming:
-            await asyncio.wait(claiming, timeout=CLAIM_END_SECONDS)
-        for task in claiming:
-            task.cancel()
-        await asyncio.gather(*claiming, return_exceptions=True)
+        if self._loops:
+            await asyncio.wait(self._loops, timeout=CLAIM_END_SECONDS)
+        await _cancel_all(self._loops)
         if self._tasks and grace > 0:
             await asyncio.wait(tuple(self._tasks), timeout=grace)
         for session in tuple(self._sessions.values()):
@@ -186,10 +184,7 @@ class Worker:
             self._stop(session)
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=STOP_SECONDS + FINAL_MESSAGE_SECONDS)
-        left = tuple(self._tasks)
-        for each in left:
-            each.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await _cancel_all(tuple(self._tasks))
         if self._heartbeater is not None:
             self._heartbeater.stop()
             await self._heartbeater.stopped()
@@ -199,9 +194,8 @@ class Worker:
     def kill(self) -> None:
         """Drop everything and send nothing, like a crash."""
         self._killed = self._stopping = True
-        for task in (self._claiming, self._registering):
-            if task is not None:
-                task.cancel()
+        for task in self._loops:
+            task.cancel()
         if self._heartbeater is not None:
             self._heartbeater.stop()
         for task, session in list(self._tasks.items()):
@@ -212,16 +206,10 @@ class Worker:
 
     @property
     def free(self) -> int:
-        return self.slots - len(self._sessions) - self._stuck - self._reserved - self._claimed
-
-    @property
-    def stuck(self) -> int:
-        """How many slots are kept by work that does not stop."""
-        return self._stuck
+        return self.slots - len(self._sessions) - self.stuck - self._reserved - self._claimed
 
     @property
     def busy(self) -> list[tuple[str, str]]:
-        """The (run, step) pairs that it has leases for."""
         return [(session.run_id, session.lease.name) for session in self._sessions.values()]
 
     def frames(self, run_id: str) -> list[Frame]:
@@ -239,14 +227,14 @@ class Worker:
     # ----------------------------------------------------------------------------------------- claims
 
     def reserve(self, queue: str) -> c.Claimant | None:
-        """Keep a slot for a run that is being made here, so that it need not be claimed; see `take`."""
+        """Keep a slot for a run that this process is creating, so that no claim is needed. `take` must follow."""
         if self._stopping or queue not in self._serves or self.free <= 0:
             return None
         self._reserved += 1
         return c.Claimant(self.name, session=self.work_source.session)
 
     def take(self, lease: Lease | None) -> None:
-        """What became of a reservation: a lease, or None."""
+        """End a reservation: begin its lease, if the creation has returned one."""
         self._reserved -= 1
         if lease is not None:
             self._begin(lease)
@@ -262,7 +250,7 @@ class Worker:
             # A quarter of the free slots stays for runs that are started in this process meanwhile.
             self._claimed = limit = min(max(free - free // 4, 1), CLAIM_STEPS_MAX)
             try:
-                leases = await self.work_source.claim(self.name, self.queues, limit, 0.0)
+                leases = await self.work_source.claim(self.name, self.queues, limit)
             except Exception as fault:  # the next claim may succeed
                 self._claimed = 0
                 log.warning("claim_failed", worker=self.name, error=repr(fault))
@@ -305,17 +293,15 @@ class Worker:
         task.add_done_callback(self._ended)
 
     def _track(self, session: LeaseSession, asked_at: float) -> None:
-        lease, heartbeater = session.lease, self._heartbeater
-        assert heartbeater is not None
-        ends_at = asked_at + _length(lease) if lease.timeout_at is not None else math.inf
-        every = min(lease.heartbeat_seconds, NEWS_SECONDS)
-        heartbeater.track(
-            heartbeat_for(lease, ""),
-            every,
+        lease = session.lease
+        assert self._heartbeater is not None
+        self._heartbeater.track(
+            heartbeat_for(lease),
+            min(lease.heartbeat_seconds, NEWS_SECONDS),
             lease.lease_seconds,
             session.stop,
             asked_at=asked_at,
-            ends_at=ends_at,
+            ends_at=asked_at + _length(lease) if lease.timeout_at is not None else math.inf,
         )
 
     async def _is_ours(self, session: LeaseSession) -> bool:
@@ -338,7 +324,7 @@ class Worker:
         self._runs[run] -= 1
         if not self._runs[run]:
             del self._runs[run]
-            # Reported when the slot is free again: a waiter may start the next run at once.
+            # The slot is free by now: a waiter may start the next run immediately.
             if session.succeeded:
                 self.work_source.succeeded(key[0], session.output)
             else:
@@ -351,13 +337,13 @@ class Worker:
             log.error("lease_task_failed", worker=self.name, run=session.run_id, error=repr(fault))
 
     def _abandoned(self, work: asyncio.Future[Any]) -> None:
-        """Work does not stop; see law 2."""
-        self._stuck += 1
+        """Keep the slot of work that does not stop; see law 2."""
+        self.stuck += 1
         self._threads.most += 1
         work.add_done_callback(self._unstuck)
 
     def _unstuck(self, _work: asyncio.Future[Any]) -> None:
-        self._stuck -= 1
+        self.stuck -= 1
         self._threads.most -= 1
         self._slot_freed.set()
 
@@ -368,8 +354,7 @@ class Worker:
                 session.cancel = True
                 self._stop(session)
         for key in lost:
-            session = self._sessions.get(key)
-            if session is not None:
+            if (session := self._sessions.get(key)) is not None:
                 session.lost = True
                 self._stop(session)
 
@@ -378,7 +363,7 @@ class Worker:
     async def _work_under(self, session: LeaseSession) -> None:
         lease = session.lease
         if self._stopping:
-            await self._send_final(session, c.Release(**session.next_address()), "released")
+            await self._release(session)
             return
         if not await self._is_ours(session):
             self.counts["lost"] += 1
@@ -387,7 +372,11 @@ class Worker:
             )
             return
         loop = asyncio.get_running_loop()
-        work = self._run_workflow(session) if lease.kind == "body" else self._run_plan_step(session)
+        work = (
+            self._run_workflow(session)
+            if lease.kind == "body"
+            else PlanStepAttempt(self.registry, self.work_source, session, self.confinement).run()
+        )
         if tracing.is_enabled():
             work = _in_span(lease, work)
         session.work_over = loop.create_future()
@@ -404,8 +393,7 @@ class Worker:
                 session.execution.journal.end(LeaseLost("the code did not stop"))
         if session.lost:
             self.counts["lost"] += 1
-            if task.done() and not task.cancelled():
-                task.exception()
+            task.add_done_callback(ignore_outcome)
         elif not task.done() or task.cancelled():
             await self._report_stopped(session)
         else:
@@ -427,9 +415,12 @@ class Worker:
         if session.cancel:
             await self._send_final(session, c.AckCancel(**session.next_address()), "canceled")
         elif session.stop.is_set():
-            await self._send_final(session, c.Release(**session.next_address()), "released")
+            await self._release(session)
         else:
             await self._fail(session, Failure("STEP_FAILED", "the code canceled itself"))
+
+    async def _release(self, session: LeaseSession) -> None:
+        await self._send_final(session, c.Release(**session.next_address()), "released")
 
     async def _run_workflow(self, session: LeaseSession) -> bytes | None:
         lease = session.lease
@@ -453,48 +444,45 @@ class Worker:
         execution = WorkflowExecution(workflow, session, replay_log, self._chance)
         return await execution.run(await execution.waits.load_payload(lease.input))
 
-    async def _run_plan_step(self, session: LeaseSession) -> bytes | None:
-        return await PlanStepAttempt(self.registry, self.work_source, session, self.confinement).run()
-
     async def _report_outcome(self, session: LeaseSession, work: asyncio.Task[bytes | None]) -> None:
         fault = work.exception()
         if fault is not None and not isinstance(fault, Suspended | LeaseLost):
             await self._report_costs(session)
-        if fault is None:
-            output = work.result()
-            try:
+        match fault:
+            case None:
+                session.output = work.result()
                 message = c.Complete(
                     **session.next_address(),
-                    output=output,
+                    output=session.output,
                     last=session.last_checkpoint,
                     cost=session.cost,
                     spent=session.take_costs(),
                 )
-                done = await self._send_final(session, message, "succeeded")
-            except TenureError as refused:
-                await self._fail(session, refused)
-            else:
-                if done and session.lease.kind == "body":
-                    session.succeeded, session.output = True, output
-        elif isinstance(fault, Suspended):
-            self.counts["suspended"] += 1
-        elif isinstance(fault, LeaseLost):
-            self.counts["lost"] += 1
-        elif isinstance(fault, Interrupted | NotBegun):
-            await self._send_final(session, c.Release(**session.next_address()), "released")
-        elif isinstance(fault, ReplayMismatch):
-            await self._send_final(
-                session, c.Park(**session.next_address(), why=_printable(fault.why)), "parked"
-            )
-        elif isinstance(fault, Restart):
-            try:
-                await self._send_final(session, self._make_restart(session, fault), "succeeded")
-            except TenureError as refused:  # it must wait for its children
-                await self._fail(session, refused)
-        elif session.cancel:
-            await self._send_final(session, c.AckCancel(**session.next_address()), "canceled")
-        else:
-            await self._fail(session, fault)
+                session.succeeded = await self._complete(session, message) and session.lease.kind == "body"
+            case Restart():
+                await self._complete(session, self._make_restart(session, fault))
+            case Suspended():
+                self.counts["suspended"] += 1
+            case LeaseLost():
+                self.counts["lost"] += 1
+            case Interrupted() | NotBegun():
+                await self._release(session)
+            case ReplayMismatch():
+                why = "".join(char if char.isprintable() else "?" for char in str(fault))[:900]
+                await self._send_final(session, c.Park(**session.next_address(), why=why), "parked")
+            case _ if session.cancel:
+                await self._send_final(session, c.AckCancel(**session.next_address()), "canceled")
+            case _:
+                await self._fail(session, fault)
+
+    async def _complete(self, session: LeaseSession, message: c.Complete) -> bool:
+        """Complete the step, and return whether that counted. If the content is refused (an output that is too large, a restart that must
+        wait for its children), the step fails."""
+        try:
+            return await self._send_final(session, message, "succeeded")
+        except TenureError as refused:
+            await self._fail(session, refused)
+            return False
 
     def _make_restart(self, session: LeaseSession, restart: Restart) -> c.Complete:
         lease = session.lease
@@ -508,18 +496,21 @@ class Worker:
             plan=workflow.plan,
             timeout_seconds=workflow.timeout_seconds,
         )
-        output = codec.encode_restart(ids.run_text(child.run_id))
-        return c.Complete(**session.next_address(), output=output, restart=child, spent=session.take_costs())
+        return c.Complete(
+            **session.next_address(),
+            output=codec.encode_restart(ids.run_text(child.run_id)),
+            restart=child,
+            spent=session.take_costs(),
+        )
 
     async def _fail(self, session: LeaseSession, fault: BaseException) -> None:
         code, text, retryable = describe_failure(fault)
         if session.lease.kind == "body" and not isinstance(fault, Failure | ActionLate):
             retryable = False  # the same code would fail again, and its steps have had their retries
-        body = text[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-"
         message = c.Fail(
             **session.next_address(),
             code=code,
-            message=body,
+            message=text[:MESSAGE_CHARS_MAX].encode(errors="replace") or b"-",
             retryable=retryable,
             cost=session.cost,
             spent=session.take_costs(),
@@ -530,33 +521,59 @@ class Worker:
         """Report costs before a final message that cannot."""
         if session.costs:
             with suppress(TenureError):  # the final message will be refused too
-                await session.submit(
+                await self.work_source.submit(
                     c.ReportCost(**session.next_address(), cost=session.cost, spent=session.take_costs())
                 )
 
     async def _send_final(self, session: LeaseSession, message: c.LeaseCommand, outcome: str) -> bool:
-        """Send a final message, repeatedly if that may help. Returns whether it counted; raises the refusal of its content."""
+        """Send a final message, and repeat it while its refusal is retryable. Returns whether it counted. Raises if its content is refused."""
         deadline = time.monotonic() + FINAL_MESSAGE_SECONDS
         while True:
             try:
-                reply = await session.submit(message)
+                reply = await self.work_source.submit(message)
             except TenureError as refused:
-                if refused.code in LEASE_OVER_CODES:
-                    self.counts["lost"] += 1
-                    return False
-                if not refused.retryable:
+                over = refused.code in LEASE_OVER_CODES
+                if not over and not refused.retryable:
                     raise
-                if session.lost or time.monotonic() > deadline:
+                if over or session.lost or time.monotonic() > deadline:
                     self.counts["lost"] += 1
                     return False
                 await asyncio.sleep(FINAL_MESSAGE_PAUSE_SECONDS)
                 continue
-            if reply.state == "suspended":
-                outcome = "suspended"  # it waits for its children
-            elif reply.state == "refused":
-                outcome = "failed"  # the run exceeded its budget with it
+            # `suspended`: it waits for its children. `refused`: the run has exceeded its budget with it.
+            outcome = {"suspended": "suspended", "refused": "failed"}.get(reply.state, outcome)
             self.counts["canceled" if reply.late else outcome] += 1
             return not reply.late and reply.state not in ("suspended", "refused")
+
+
+def _collect_definitions(definitions: tuple[Workflow[..., Any] | Tool | Registry, ...]) -> Registry:
+    """The definitions that a worker is given, or else everything that decorators have registered."""
+    given = [each if isinstance(each, Registry) else (each,) for each in definitions]
+    return Registry(*itertools.chain(*given)) if given else registry
+
+
+def _list_capabilities(known: Registry, only: tuple[str, ...] | None, commands: bool) -> tuple[str, ...]:
+    """The capabilities that a worker claims. Without `only`, a workflow is served on its own queue, and everything else on `default`."""
+    if commands and capability.RUN in known.tools:
+        raise TenureError(
+            "INVALID_INPUT",
+            f"a worker for commands cannot have a tool named {capability.RUN!r}: rename the tool",
+        )
+    flows = (flow for flow in known.workflows.values() if only is None or flow.queue in only)
+    serves = [queue for flow in flows for queue in flow.serves]
+    whats = [capability.tool(name) for name in known.tools] + ([capability.RUN] if commands else [])
+    whats += [capability.tool(CHILD + name) for name in known.workflows]
+    return tuple(dict.fromkeys(serves + _on_queues(only, whats)))
+
+
+def _on_queues(only: tuple[str, ...] | None, whats: Sequence[str]) -> list[str]:
+    return [capability.capability(queue, what) for queue in only or ("default",) for what in whats]
+
+
+async def _cancel_all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _in_span(lease: Lease, work: Coroutine[Any, Any, bytes | None]) -> bytes | None:
@@ -582,16 +599,10 @@ async def _in_span(lease: Lease, work: Coroutine[Any, Any, bytes | None]) -> byt
 
 def _length(lease: Lease) -> float:
     """How long a lease lasts from its grant without a heartbeat."""
-    if not lease.granted_at:
-        return lease.lease_seconds
-    return min((lease.expires_at - lease.granted_at) / 1e6, lease.lease_seconds)
+    granted = (lease.expires_at - lease.granted_at) / 1e6 if lease.granted_at else math.inf
+    return min(granted, lease.lease_seconds)
 
 
 def _certain_seconds(lease: Lease) -> float:
     """How long after asking a lease is certainly ours, as in `TrackedLease.lost_at`."""
-    every = min(lease.heartbeat_seconds, NEWS_SECONDS)
-    return min(_length(lease), lease.lease_seconds - every / 2)
-
-
-def _printable(why: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in why)[:900]
+    return min(_length(lease), lease.lease_seconds - min(lease.heartbeat_seconds, NEWS_SECONDS) / 2)

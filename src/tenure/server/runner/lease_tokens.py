@@ -18,7 +18,7 @@ from tenure.kernel.lease_types import LeaseKey
 from tenure.orchestrator.claims import hash_token
 from tenure.store.port import Store
 from tenure.store.remote_leases import LeaseCredential
-from tenure.worker.wire_values import parse_lease_id
+from tenure.worker.protocol_codec import parse_lease_id
 
 _TOKEN = re.compile(r"tl_[A-Za-z0-9_-]{43}")
 _BEARER = re.compile(r"[Bb]earer +(\S+)")

@@ -67,8 +67,10 @@ from tenure.worker.protocol_codec import (
     REPLY,
     WAIT,
     decode_message,
+    encode_payload,
+    format_lease_id,
+    parse_lease_id,
 )
-from tenure.worker.wire_values import encode_payload, format_lease_id, parse_lease_id
 
 LATE_UPLOAD_SECONDS = 600.0
 CLAIMS_ENDED_MAX = 10_000

@@ -55,11 +55,10 @@ class InjectedFault(msgspec.Struct, frozen=True, kw_only=True):
     drop: Literal["", "before", "after"] = ""
     """The connection breaks before or after the request is handled."""
     status: int = 0
-    """The response has this status, and the request is not handled."""
+    """The response has this status, and the request is not handled unless `done` is set."""
     headers: dict[str, str] = {}
     json: Any = None
     done: bool = False
-    """With a status: the request is handled all the same."""
     methods: frozenset[str] = WRITES
 
 
@@ -68,7 +67,7 @@ class Double:
 
     def __init__(self, *, token: str = "", host: str = "127.0.0.1", port: int = 0) -> None:
         self.token = token
-        """The token that requests need; empty: none."""
+        """The token that requests need. If it is empty, they need none."""
         self.requests: list[DoubleRequest] = []
         self.url = ""
         self._address = (host, port)
@@ -145,8 +144,10 @@ class _Handler(BaseHTTPRequestHandler):
             body=body,
         )
         reply = self._double.answer(request)
-        if reply is None:
-            self._break()
+        if reply is None:  # break the connection
+            self.close_connection = True
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
             return
         content = b"" if reply.json is None else msgspec.json.encode(reply.json)
         self.send_response(reply.status)
@@ -163,11 +164,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._do
         raise AttributeError(name)
 
-    def _break(self) -> None:
-        self.close_connection = True
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.connection.close()
-
     def handle(self) -> None:
         with suppress(OSError, ValueError):  # ValueError: its file was closed
             super().handle()
@@ -177,4 +173,4 @@ class _Handler(BaseHTTPRequestHandler):
             super().finish()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 # the name in the standard library
-        """Nothing: `requests` has them."""
+        """Log nothing: `Double.requests` has the requests."""

@@ -69,11 +69,9 @@ class GitHubDouble(Double):
                 )
             case "GET", ["labels"]:
                 return DoubleReply(200, _page(request, _named(issue["labels"])))
-            case "POST", ["labels"]:
-                issue["labels"] = _with(issue["labels"], request.json()["labels"])
-                return DoubleReply(200, _named(issue["labels"]))
-            case "PUT", ["labels"]:
-                issue["labels"] = _with([], request.json()["labels"])
+            case (("POST" | "PUT"), ["labels"]):
+                kept = issue["labels"] if request.method == "POST" else []
+                issue["labels"] = _with(kept, request.json()["labels"])
                 return DoubleReply(200, _named(issue["labels"]))
             case "DELETE", ["labels", label]:
                 if label not in issue["labels"]:
@@ -92,8 +90,8 @@ class GitHubDouble(Double):
                 people = [{"login": login} for login in issue["assignees"]]
                 return DoubleReply(201 if request.method == "POST" else 200, {"assignees": people})
             case "GET", ["comments"]:
-                rows = [row for row in self.comments.values() if row["at"] == key]
-                return DoubleReply(200, _page(request, [_public(row) for row in rows]))
+                rows = [_public(row) for row in self.comments.values() if row["at"] == key]
+                return DoubleReply(200, _page(request, rows))
             case "POST", ["comments"]:
                 made = {"id": next(self._ids), "at": key, "body": request.json()["body"]}
                 made["html_url"] = f"{self.url}/{key[0]}/issues/{key[1]}#issuecomment-{made['id']}"
@@ -118,8 +116,8 @@ class GitHubDouble(Double):
                 self.statuses.insert(0, made)
                 return DoubleReply(201, _public(made))
             case "GET", ["commits", sha, "statuses"]:
-                rows = [row for row in self.statuses if row["at"] == (repo, sha)]
-                return DoubleReply(200, _page(request, [_public(row) for row in rows]))
+                rows = [_public(row) for row in self.statuses if row["at"] == (repo, sha)]
+                return DoubleReply(200, _page(request, rows))
             case "POST", ["check-runs"]:
                 asked = request.json()
                 made = {"status": "queued", "conclusion": None, **asked, "id": next(self._ids)}

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from tenure.private_files import append_file
-from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest
+from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest, InjectedFault
 
 Mode = Literal["honours", "found", "neither"]
 HOLD_SECONDS_MAX = 60.0
@@ -43,13 +43,11 @@ class ServiceDouble(Double):
         super().__init__(**how)
         self.mode = mode
         self.effects: list[Effect] = []
-        """Its effects, in order."""
         self.state: dict[str, Any] = {}
         self._log = None if log is None else Path(log)
         self._open = threading.Event()
         self._open.set()
         self.held = 0
-        """How many requests are held back now."""
 
     def effects_of(self, key: str) -> int:
         return sum(effect.key == key for effect in self.effects)
@@ -62,21 +60,25 @@ class ServiceDouble(Double):
         self._open.set()
 
     def answer(self, request: DoubleRequest) -> DoubleReply | None:
-        """As in every double. Control requests are never held back."""
-        control = {"trouble": self._trouble, "hold": self._hold, "release": self._release}.get(
-            request.path.strip("/")
-        )
-        if control is not None and request.method == "POST":
-            return control(request)
-        if request.method != "GET" and not self._open.is_set():
-            self.held += 1
-            self._open.wait(HOLD_SECONDS_MAX)
-            self.held -= 1
-        return super().answer(request)
+        """The response to a request. Control requests are never held back."""
+        match request.method, request.parts:
+            case "POST", ("trouble",):
+                self._faults.append(msgspec.convert(request.json(), InjectedFault))
+            case "POST", ("hold",):
+                self.hold()
+            case "POST", ("release",):
+                self.release()
+            case _:
+                if request.method != "GET" and not self._open.is_set():
+                    self.held += 1
+                    self._open.wait(HOLD_SECONDS_MAX)
+                    self.held -= 1
+                return super().answer(request)
+        return DoubleReply(204)
 
     def handle(self, request: DoubleRequest) -> DoubleReply:
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
-            return DoubleReply(401, {"message": "who are you?"})
+            return DoubleReply(401, {"message": "the token is missing or wrong"})
         match request.method, request.parts:
             case "POST", ("effects",):
                 return self._effect(request)
@@ -86,25 +88,23 @@ class ServiceDouble(Double):
                 return DoubleReply(200, self.state[name])
             case "GET", ("things", name) if name in self.state:
                 return DoubleReply(200, self.state[name])
-            case "GET", ("effects", key) if self.mode != "neither" and self.effects_of(key):
-                return DoubleReply(200, self._shown(key))
+            case "GET", ("effects", key) if self.mode != "neither" and (found := self._find(key)):
+                return DoubleReply(200, {"no": found.no, "key": key})
             case "GET", ("log",):
                 return DoubleReply(200, [msgspec.to_builtins(effect) for effect in self.effects])
             case _:
-                return DoubleReply(404, {"message": "there is no such thing"})
+                return DoubleReply(404, {"message": "not found"})
 
     def _effect(self, request: DoubleRequest) -> DoubleReply:
         key = _key_of(request)
-        if self.mode == "honours" and key and self.effects_of(key):
-            first = next(effect for effect in self.effects if effect.key == key)
-            if first.body != request.json():
-                return DoubleReply(422, {"message": "this key was used for another request"})
-            return DoubleReply(200, self._shown(key))
-        made = self._note(key, request.json())
-        return DoubleReply(201, {"no": made.no, "key": key})
+        first = self._find(key) if self.mode == "honours" and key else None
+        if first is not None and first.body != request.json():
+            return DoubleReply(422, {"message": "this key was used for another request"})
+        effect = first or self._note(key, request.json())
+        return DoubleReply(200 if first else 201, {"no": effect.no, "key": key})
 
-    def _shown(self, key: str) -> dict[str, Any]:
-        return next({"no": effect.no, "key": key} for effect in self.effects if effect.key == key)
+    def _find(self, key: str) -> Effect | None:
+        return next((effect for effect in self.effects if effect.key == key), None)
 
     def _note(self, key: str, body: Any) -> Effect:
         effect = Effect(len(self.effects) + 1, key, body)
@@ -116,19 +116,6 @@ class ServiceDouble(Double):
                 os.fsync(file.fileno())
         return effect
 
-    def _trouble(self, request: DoubleRequest) -> DoubleReply:
-        how = request.json()
-        self.trouble(**{**how, **({"methods": frozenset(how["methods"])} if "methods" in how else {})})
-        return DoubleReply(204)
-
-    def _hold(self, _request: DoubleRequest) -> DoubleReply:
-        self.hold()
-        return DoubleReply(204)
-
-    def _release(self, _request: DoubleRequest) -> DoubleReply:
-        self.release()
-        return DoubleReply(204)
-
 
 def _key_of(request: DoubleRequest) -> str:
     return request.headers.get("idempotency-key", "")
@@ -136,7 +123,7 @@ def _key_of(request: DoubleRequest) -> str:
 
 def read_log(path: str | Path) -> list[Effect]:
     """The effects in a log file. An incomplete last line is left out: it got no response."""
-    whole, _, _ = Path(path).read_bytes().rpartition(b"\n") if Path(path).exists() else (b"", b"", b"")
+    whole = Path(path).read_bytes().rpartition(b"\n")[0] if Path(path).exists() else b""
     return [msgspec.json.decode(line, type=Effect) for line in whole.splitlines()]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -37,40 +38,27 @@ class SlackDouble(Double):
                     return _error("no_text")
                 made = self._post(arguments)
                 return _ok(channel=made["channel"], ts=made["ts"], message=made)
-            case ("chat.update",):
+            case (("chat.update" | "chat.delete") as method,):
                 found = self._find(arguments)
                 if found is None:
                     return _error("message_not_found")
-                found.update(
-                    {key: arguments[key] for key in ("text", "blocks", "metadata") if key in arguments}
-                )
+                if method == "chat.delete":
+                    self.messages.remove(found)
+                    return _ok(channel=found["channel"], ts=found["ts"])
+                found.update(_pick(arguments, "text", "blocks", "metadata"))
                 return _ok(channel=found["channel"], ts=found["ts"], text=found.get("text", ""))
-            case ("chat.delete",):
-                found = self._find(arguments)
-                if found is None:
-                    return _error("message_not_found")
-                self.messages.remove(found)
-                return _ok(channel=found["channel"], ts=found["ts"])
             case ("conversations.history",):
-                return self._list(arguments, self._is_top)
+                return self._list(arguments, lambda row: row.get("thread_ts") in (None, row["ts"]))
             case ("conversations.replies",):
-                return self._list(
-                    arguments, lambda message: arguments["ts"] in (message["ts"], message.get("thread_ts"))
-                )
+                return self._list(arguments, lambda row: arguments["ts"] in (row["ts"], row.get("thread_ts")))
             case ("auth.test",):
                 return _ok(user_id="UTENURE", team_id="TTENURE")
             case _:
                 return _error("unknown_method")
 
-    def _is_top(self, message: dict[str, Any]) -> bool:
-        return message.get("thread_ts") in (None, message["ts"])
-
     def _post(self, arguments: dict[str, Any]) -> dict[str, Any]:
         self._now += 1
-        kept: dict[str, Any] = {
-            key: arguments[key] for key in ("channel", "text", "blocks", "metadata") if key in arguments
-        }
-        made: dict[str, Any] = {**kept, "ts": f"{self._now}.000100"}
+        made = {**_pick(arguments, "channel", "text", "blocks", "metadata"), "ts": f"{self._now}.000100"}
         if arguments.get("thread_ts"):
             made["thread_ts"] = arguments["thread_ts"]
         self.messages.append(made)
@@ -80,33 +68,31 @@ class SlackDouble(Double):
         where = (arguments.get("channel"), arguments.get("ts"))
         return next((each for each in self.messages if (each["channel"], each["ts"]) == where), None)
 
-    def _list(self, arguments: dict[str, Any], fits: Any) -> DoubleReply:
+    def _list(self, arguments: dict[str, Any], fits: Callable[[dict[str, Any]], bool]) -> DoubleReply:
         oldest, latest = float(arguments.get("oldest", 0)), float(arguments.get("latest", 1e12))
         rows = [
             message
             for message in reversed(self.in_channel(arguments["channel"]))
             if fits(message) and oldest <= float(message["ts"]) <= latest
         ]
-        shown = (
-            rows
-            if arguments.get("include_all_metadata") in ("true", True)
-            else [_without(row) for row in rows]
-        )
-        begin, size = int(arguments.get("cursor", 0)), int(arguments.get("limit", 100))
-        end = begin + size
+        with_metadata = arguments.get("include_all_metadata") in ("true", True)
+        begin = int(arguments.get("cursor", 0))
+        end = begin + int(arguments.get("limit", 100))
         return _ok(
-            messages=shown[begin:end],
+            messages=[
+                {key: value for key, value in row.items() if with_metadata or key != "metadata"}
+                for row in rows[begin:end]
+            ],
             has_more=end < len(rows),
             response_metadata={"next_cursor": str(end) if end < len(rows) else ""},
         )
 
 
-def _without(message: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in message.items() if key != "metadata"}
+def _pick(arguments: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: arguments[name] for name in names if name in arguments}
 
 
 def _arguments(request: DoubleRequest) -> dict[str, Any]:
-    """The arguments, from the query, a form or JSON."""
     arguments: dict[str, Any] = {name: values[0] for name, values in request.query.items()}
     if request.body and request.headers.get("content-type", "").startswith("application/json"):
         arguments |= request.json()
