@@ -10,8 +10,8 @@ from typing import Any
 import apsw
 import pytest
 
+from tenure.cli.common.arguments import parse_seconds, parse_time
 from tenure.cli.common.backend import caller_id
-from tenure.cli.common.parsing import parse_seconds, parse_time
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.store.sqlite import SqliteStore
 from tests.cli.plan_worker import work

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.console import warn
-from tenure.cli.common.parsing import parse_seconds
 from tenure.cli.common.server_option import refuse_server, server_address, server_key
 from tenure.config import Database, choose_database
 

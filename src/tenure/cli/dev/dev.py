@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.console import warn
 from tenure.cli.common.options import (
     ConnectorsFile,
@@ -26,7 +27,6 @@ from tenure.cli.common.options import (
     WaitForDatabase,
     WithEvidence,
 )
-from tenure.cli.common.parsing import parse_seconds
 from tenure.cli.dev.dev_server import NO_DATABASE, DevOptions
 from tenure.cli.ops.serve import DEFAULT_SETTINGS, Host, Port, require_server_extra
 from tenure.cli.ops.worker import Grace, Queues, Slots, Target

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tenure.cli.common.arguments import read_bytes
 from tenure.cli.common.backend import call_backend
 from tenure.cli.common.console import count_noun, print_json, show_result, warn
 from tenure.cli.common.options import AsJson, By, Db, RunArg, SigningKey, Tenant
-from tenure.cli.common.parsing import read_bytes
 from tenure.cli.common.tables import format_time, show_table
 from tenure.errors import TenureError
 from tenure.private_files import make_folder, write_file

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tenure.cli.common.arguments import read_bytes
 from tenure.cli.common.backend import call_either, call_engine, caller_id
 from tenure.cli.common.console import count_noun, print_json, say, warn
 from tenure.cli.common.options import AsJson, By, Db, SigningKey
-from tenure.cli.common.parsing import read_bytes
 from tenure.cli.common.tables import show_table
 from tenure.cli.evidence.verify import show_checks
 from tenure.errors import TenureError

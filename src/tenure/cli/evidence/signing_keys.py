@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from tenure.cli.common.arguments import parse_time
 from tenure.cli.common.backend import call_engine, caller_id
 from tenure.cli.common.console import print_json, show_result, warn
 from tenure.cli.common.options import AsJson, By, Db
-from tenure.cli.common.parsing import parse_time
 from tenure.cli.common.tables import format_time, show_table
 from tenure.clock import to_datetime, us
 from tenure.private_files import write_file

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tenure.cli.common.arguments import read_bytes
 from tenure.cli.common.console import print_json, say
 from tenure.cli.common.options import AsJson
-from tenure.cli.common.parsing import read_bytes
 
 if TYPE_CHECKING:
     from tenure.govern.evidence.verification import EvidenceFiles, EvidenceReport

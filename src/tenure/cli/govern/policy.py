@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.console import count_noun, error_fields, print_json, say, show_error, show_result
 from tenure.cli.common.options import AsJson, By, ConnectorsFile, Db, RunArg, Tenant
-from tenure.cli.common.parsing import parse_seconds
 from tenure.cli.common.tables import format_time, show_table
 from tenure.cli.runs.run_tables import value_text
 from tenure.errors import TenureError

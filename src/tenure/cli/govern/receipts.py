@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tenure.cli.common.arguments import parse_json
 from tenure.cli.common.backend import call_backend, caller_id
 from tenure.cli.common.console import print_json, show_fields, show_result
 from tenure.cli.common.options import AsJson, Db, Tenant
-from tenure.cli.common.parsing import parse_json
 from tenure.cli.common.tables import format_time, show_table
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from tenure.cli.common.arguments import parse_seconds, parse_time
 from tenure.cli.common.backend import call_backend
 from tenure.cli.common.console import show_result
 from tenure.cli.common.options import AsJson, By, Db, Tenant
-from tenure.cli.common.parsing import parse_seconds, parse_time
 from tenure.cli.common.tables import show_list, show_struct
 from tenure.cli.identity.shared import NewName, NewRoles, SecretFile, open_for_secret, show_secret
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.backend import call_backend
 from tenure.cli.common.options import AsJson, By, Db, Tenant
-from tenure.cli.common.parsing import parse_seconds
 from tenure.cli.common.tables import show_list, show_struct
 from tenure.cli.identity.shared import (
     Name,

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.backend import wait_for_database as database_wait
 from tenure.cli.common.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitForDatabase, WithEvidence
-from tenure.cli.common.parsing import parse_seconds
 from tenure.errors import TenureError
 from tenure.server.settings import BURST_SECONDS, Settings
 

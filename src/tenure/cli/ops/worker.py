@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.backend import wait_for_database as database_wait
 from tenure.cli.common.console import count_noun, print_json, warn
 from tenure.cli.common.options import (
@@ -25,7 +26,6 @@ from tenure.cli.common.options import (
     WaitForDatabase,
     WithEvidence,
 )
-from tenure.cli.common.parsing import parse_seconds
 from tenure.cli.common.server_option import server_address, server_key
 from tenure.errors import TenureError
 

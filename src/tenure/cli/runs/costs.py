@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 from tenure import money
+from tenure.cli.common.arguments import now
 from tenure.cli.common.backend import call_backend
 from tenure.cli.common.console import print_json, say
 from tenure.cli.common.options import AsJson, Db, Tenant
-from tenure.cli.common.parsing import now
 from tenure.cli.common.tables import show_table
 from tenure.durations import parse_duration
 from tenure.errors import TenureError

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tenure.cli.common.arguments import parse_pairs, parse_seconds, parse_time
 from tenure.cli.common.backend import CLI_REQUESTER, caller_id
 from tenure.cli.common.console import show_result, warn
 from tenure.cli.common.options import (
@@ -33,7 +34,6 @@ from tenure.cli.common.options import (
     Tenant,
     Timeout,
 )
-from tenure.cli.common.parsing import parse_pairs, parse_seconds, parse_time
 from tenure.cli.common.server_option import server_address
 from tenure.errors import TenureError
 

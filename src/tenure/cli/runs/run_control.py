@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from tenure.cli.common.arguments import parse_code, parse_json, parse_pairs
 from tenure.cli.common.backend import call_backend, caller_id, requester_for
 from tenure.cli.common.console import show_result
 from tenure.cli.common.options import AsJson, By, Db, RunArg, Tenant
-from tenure.cli.common.parsing import parse_code, parse_json, parse_pairs
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:

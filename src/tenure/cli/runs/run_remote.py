@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import typer
 
+from tenure.cli.common.arguments import parse_json_or_text, parse_pairs
 from tenure.cli.common.console import show_result, warn
-from tenure.cli.common.parsing import parse_json_or_text, parse_pairs
 from tenure.cli.common.server_option import server_key
 from tenure.cli.runs.run import INTERRUPTED, STILL_WAITS
 from tenure.cli.runs.watch import EndedRun, print_outcome, watch_run

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from tenure.cli.common.arguments import parse_json, parse_pairs, parse_seconds, parse_time
 from tenure.cli.common.backend import call_backend, call_engine, caller_id
 from tenure.cli.common.console import print_json, say, show_result, warn
 from tenure.cli.common.options import (
@@ -25,7 +26,6 @@ from tenure.cli.common.options import (
     Timeout,
     not_empty,
 )
-from tenure.cli.common.parsing import parse_json, parse_pairs, parse_seconds, parse_time
 from tenure.cli.common.tables import format_time
 from tenure.cli.runs import artifacts, run_control
 from tenure.cli.runs.run_tables import show_run, show_runs

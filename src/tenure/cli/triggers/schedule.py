@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 
 import typer
 
+from tenure.cli.common.arguments import parse_json, parse_pairs
 from tenure.cli.common.backend import call_backend, caller_id
 from tenure.cli.common.console import print_json, show_fields, show_result
 from tenure.cli.common.options import AsJson, By, Db, Labels, Tenant, not_empty
-from tenure.cli.common.parsing import parse_json, parse_pairs
 from tenure.cli.common.tables import format_time, show_table
 from tenure.engine import read_plan
 from tenure.limits import CATCH_UP_RUNS_MAX, SLOTS_SHOWN_MAX

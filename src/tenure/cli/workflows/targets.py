@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenure.cli.common.arguments import parse_json, parse_json_or_text
 from tenure.cli.common.console import warn
 from tenure.cli.common.lazy_group import suggest_names
-from tenure.cli.common.parsing import parse_json, parse_json_or_text
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
