@@ -48,7 +48,7 @@ def test_the_database_owner_confirms_nothing_of_their_own(tenure: Tenure) -> Non
     told = tenure("confirm", "schedule", "s", "--revision", "1", *ACME, "--json").json()
     assert told == {"kind": "schedule", "name": "s", "confirmed": ["ada"], "unconfirmed": []}
     again = tenure("confirm", "schedule", "s", "--revision", "1", *ACME)
-    assert again.out == "nothing of schedule s was unconfirmed: there was nothing to confirm\n"
+    assert again.out == "schedule s has nothing to confirm\n"
     assert tenure("confirm", "person", "ada", "--revision", "1", *ACME, "--json").code == 1
     stale = tenure("confirm", "schedule", "s", "--revision", "2", *ACME).err
     assert "CHANGED_MEANWHILE" in stale

@@ -42,7 +42,7 @@ def create(tenure: Tenure, plan: str, *more: str) -> str:
 def test_an_event_that_was_delivered_before_says_so_and_its_id_is_no_other_events(tenure: Tenure) -> None:
     run = create(tenure, "waits.json")
     kept = tenure("signal", run, "goo", "--id", "m1").out
-    assert kept == "kept until somebody waits for it (it waits for 'carrier.collected' now)\n"
+    assert kept == "kept until the run waits for it (it waits for 'carrier.collected' now)\n"
     assert tenure("signal", run, "goo", "--id", "m1").out.startswith("already delivered: kept until")
     other = tenure("signal", run, "carrier.collected", "--id", "m1")
     assert other.code == 1

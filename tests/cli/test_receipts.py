@@ -34,7 +34,7 @@ async def _lost(service: ServiceDouble, actor: str) -> str:
 def test_what_is_unknown_is_listed_shown_and_settled(tenure: Tenure) -> None:
     with ServiceDouble("neither") as service:
         run = asyncio.run(_lost(service, "ci"))
-        assert "1 actions have no known end" in tenure("approvals", "list").out
+        assert "1 action with an unknown outcome" in tenure("approvals", "list").out
         (listed,) = tenure("receipts", "list", "--json").json()
         assert (listed["run_id"], listed["state"]) == (run, "unknown")
         receipt = listed["id"]

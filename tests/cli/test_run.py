@@ -291,7 +291,7 @@ def test_dev_serves_an_app_and_starts_anew_when_a_file_changes(tenure: Tenure, t
         running.send_signal(signal.SIGINT)
         told += running.stderr
     assert running.returncode == 130
-    assert any("shop.py changed: starting anew" in line for line in told)
+    assert any("shop.py changed: restarting" in line for line in told)
     assert (watched.code, json.loads(watched.out)) == (0, "app:main")
 
 

@@ -41,7 +41,7 @@ def test_labels_are_set_taken_away_and_shown(tenure: Tenure) -> None:
     assert told == {"run": run, "labels": {"team": "a"}, "metadata": {"pr": 7}}
     assert run in tenure("runs", "list", "--label", "team=a").out
     assert tenure("runs", "label", run, "team").code == 2
-    assert "no JSON object" in tenure("runs", "label", run, "--metadata", "[1]").err
+    assert "must be a JSON object" in tenure("runs", "label", run, "--metadata", "[1]").err
 
     assert work() == ["build"]
     assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run).err, "they stand behind it now"

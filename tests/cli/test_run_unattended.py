@@ -56,6 +56,6 @@ def test_sigterm_stops_this_process_and_not_the_run(tenure: Tenure, tmp_path: Pa
         running.send_signal(signal.SIGTERM)
         told = running.stderr.read()
     assert running.returncode == 143
-    assert "is not canceled, and what it has done is kept" in told
+    assert "is not canceled, and its recorded steps are kept" in told
     (left,) = tenure("runs", "list", "--json").json()
     assert tenure("signal", left["id"], "go").out == "taken\n"

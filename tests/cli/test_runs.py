@@ -10,7 +10,8 @@ from typing import Any
 import apsw
 import pytest
 
-from tenure.cli.common import session
+from tenure.cli.common.arguments import parse_seconds, parse_time
+from tenure.cli.common.backend import caller_id
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.store.sqlite import SqliteStore
 from tests.cli.plan_worker import work
@@ -51,7 +52,7 @@ def test_a_life_from_the_shell(tenure: Tenure) -> None:
     assert run in asked
     assert "0 of 1" in asked
     assert tenure("approvals", "approve", run, "--reason", "fine").out == "approved\n"
-    assert "nobody is asked" in tenure("approvals", "list").out
+    assert "no open approvals" in tenure("approvals", "list").out
 
     shown = tenure("runs", "show", run).out
     assert "waiting_external (RUNNING in delta-ci)" in shown
@@ -182,9 +183,9 @@ def test_keys_delays_and_timeouts_are_understood(tenure: Tenure) -> None:
     newest = create(tenure, "one.json", "--concurrency-key", "c", "--supersede")
     assert tenure("runs", "show", first, "--json").json()["run"]["reason"] == "SUPERSEDED"
     assert tenure("runs", "why", newest, "--json").json()["reason"] == "worker", "the key was handed on"
-    assert session.parse_seconds("1.5h") == 5400
-    assert session.parse_time("2026-02-14T08:00").isoformat() == "2026-02-14T08:00:00+00:00"
-    assert session.caller_id(None) == f"uid:{os.getuid()}"
+    assert parse_seconds("1.5h") == 5400
+    assert parse_time("2026-02-14T08:00").isoformat() == "2026-02-14T08:00:00+00:00"
+    assert caller_id() == f"uid:{os.getuid()}"
 
 
 def test_input_may_come_from_a_file(tenure: Tenure, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_dev_shows_the_first_keys_once_and_they_work(tmp_path: Path) -> None:
             lines += running.stderr
             told.append(lines)
     assert len(keys) == 2
-    assert any("tenant default was made" in line for line in told[0])
+    assert any("tenant default was created" in line for line in told[0])
     assert not any(KEY.search(line) for line in told[1])
     assert any("tenure keys create" in line for line in told[1])
     for file in tmp_path.glob("tenure.db*"):

@@ -136,7 +136,7 @@ def test_people_events_files_and_schedules_over_a_server(
     with site(tenure, tmp_path, monkeypatch):
         run = tenure("run", "app.py", "--input", "ref=main", "--input", "ask=true", "--detach").out.strip()
         told = tenure("signal", run, "healthy", "--id", "one")
-        assert "kept until somebody waits for it" in told.out
+        assert "kept until the run waits for it" in told.out
         refused = tenure("approvals", "approve", run)
         while "has no pending approval" in refused.err:
             refused = tenure("approvals", "approve", run)

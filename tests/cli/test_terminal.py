@@ -121,7 +121,7 @@ def test_somebody_else_is_faster(tenure: Tenure, tmp_path: Path) -> None:
     (line,) = tenure("runs", "list", "--json").json()
     assert tenure("approvals", "approve", line["id"]).code == 0
     assert terminal.end() == 0
-    assert "somebody else has answered" in terminal.seen
+    assert "another person has answered" in terminal.seen
 
 
 def test_ctrl_c_at_the_question_leaves_the_run(tenure: Tenure, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ class WorkerProcess:
 
 def main(url: str, target: str, *options: str) -> None:
     """Be a worker."""
+    from tenure.cli.workflows.targets import load_target_definitions
     from tenure.engine.entry_point import run_in_loop
     from tenure.engine.worker_process import run_worker
 
@@ -83,7 +84,7 @@ def main(url: str, target: str, *options: str) -> None:
             given[key] = value.split(",")
         else:
             given[key] = value
-    run_in_loop(run_worker(url, target, **given))
+    run_in_loop(run_worker(url, load_target_definitions(target), **given))
 
 
 if __name__ == "__main__":

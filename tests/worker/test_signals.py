@@ -194,12 +194,12 @@ async def test_an_invalid_input_fails_its_run_and_not_the_worker(url: str, folde
     ("target", "told"),
     [
         ("no.such.module", "there is no module 'no.such.module'"),
-        ("tests.worker.flows:nobody", "has no 'nobody'; what it has for a worker: "),
+        ("tests.worker.flows:nobody", "has no registry, workflow or tool 'nobody'"),
         (
             "tests.worker.flows:note",
-            "is a function; a worker serves a Registry, a workflow, a tool or a list",
+            "has no registry, workflow or tool 'note'",
         ),
-        ("tests.worker.process", "has nothing to serve"),
+        ("tests.worker.process", "registers nothing"),
     ],
 )
 def test_a_wrong_target_is_refused_before_the_database_is_opened(

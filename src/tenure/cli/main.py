@@ -1,10 +1,10 @@
 """The `tenure` command.
 
 Laws:
-1. A refusal of Tenure's own is shown with its code, its places, what to do and where to read more, and
-   ends the program with 1; a wrong use of the command line ends it with 2. With --json both are JSON, on stderr too.
-2. Every command lives in a module of its own with a `register(app)`; `COMMANDS` below is all there is.
-3. A module is imported when its command is used: help and completion need none of them.
+1. An error of Tenure is printed with its code, the places it concerns, what to do and where to read more, and ends the program with 1.
+   Wrong usage ends it with 2. With --json both are JSON on stderr.
+2. `COMMANDS` lists all commands. Each is in a module with an `app: typer.Typer`.
+3. A module is imported when its command is used: help and completion import none of them.
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ if TYPE_CHECKING:
 
 COMPLETE_VARIABLE = "_TENURE_COMPLETE"
 COLLECT_AFTER = 100_000
-"""New objects after which the garbage collector looks through them. What a command loads stays; looking through it again and again
-(every 700, if nothing is said) is a tenth of a short command."""
+"""New objects after which the garbage collector runs. What a command loads stays alive; Python's default of 700 would cost a short
+command a tenth of its time."""
 LONG_RUNNING = frozenset({"bench", "demo", "dev", "serve", "simulate", "worker"})
-"""Commands that stay, and see to that themselves."""
+"""Commands that set the garbage collector themselves."""
 QUERY_COMMANDS = frozenset({"runs", "approvals", "receipts", "costs", "signal"})
-"""Commands that load no code of users, which might log by itself: structlog, which is slow to load, is left until there is a line."""
+"""Commands that load no user code. They import structlog, which is slow to load, with their first log line."""
 
 COMMANDS: dict[str, CommandEntry] = {
     # Work with workflows.
-    "init": CommandEntry("dev.init", "Begin", "Make a project that runs."),
+    "init": CommandEntry("dev.init", "Begin", "Create a project with a workflow that runs."),
     "run": CommandEntry("runs.run", "Begin", "Run a workflow here and watch it: code or a YAML file."),
-    "dev": CommandEntry("dev.dev", "Begin", "Serve an app while you work on it; anew on every change."),
-    "worker": CommandEntry(
-        "ops.worker", "Begin", "Serve the workflows and tools of an app until you stop it."
-    ),
+    "dev": CommandEntry("dev.dev", "Begin", "Serve an app while you work on it; restarts on every change."),
+    "worker": CommandEntry("ops.worker", "Begin", "Run the workflows and tools of an app until you stop it."),
     "serve": CommandEntry(
         "ops.serve", "Begin", "Serve the HTTP API: tenants, keys, triggers, runners and live status."
     ),
@@ -46,82 +44,80 @@ COMMANDS: dict[str, CommandEntry] = {
         "dev.demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."
     ),
     # Look after runs.
-    "runs": CommandEntry("runs.runs", "Runs", "List, show, watch and steer runs; say why one waits."),
-    "approvals": CommandEntry("approvals.approvals", "Runs", "What people are asked, and their answers."),
+    "runs": CommandEntry("runs.runs", "Runs", "List, show, watch and control runs; explain why one waits."),
+    "approvals": CommandEntry(
+        "approvals.approvals", "Runs", "List the approvals that people are asked for, and answer them."
+    ),
     "receipts": CommandEntry(
-        "govern.receipts", "Runs", "What runs did to the world; say how an unknown action ended."
+        "govern.receipts", "Runs", "Show the actions of runs; settle those with an unknown outcome."
     ),
     "costs": CommandEntry(
-        "runs.costs", "Runs", "What runs have spent, per workflow, provider, model or day."
+        "runs.costs", "Runs", "Show what runs have spent, per workflow, provider, model or day."
     ),
-    "undo": CommandEntry("govern.undo", "Runs", "Take back what a finished run did to the world."),
-    "signal": CommandEntry("runs.signal", "Runs", "Deliver an event to a run."),
-    "schedule": CommandEntry("triggers.schedule", "Runs", "Start runs by the clock."),
+    "undo": CommandEntry("govern.undo", "Runs", "Undo the actions of a finished run."),
+    "signal": CommandEntry("runs.run_control", "Runs", "Deliver an event to a run."),
+    "schedule": CommandEntry("triggers.schedule", "Runs", "Start runs on a schedule."),
     "hooks": CommandEntry(
-        "triggers.hooks", "Runs", "What hooks were told; what was set aside, and do it again."
+        "triggers.hooks", "Runs", "Show what hooks received; replay deliveries that were set aside."
     ),
     "workflows": CommandEntry(
-        "workflows.workflows", "Runs", "What is registered; check YAML files, with line numbers."
+        "workflows.workflows", "Runs", "List registered workflows; check YAML files, with line numbers."
     ),
     # Govern what runs do to the world.
     "policy": CommandEntry(
-        "govern.policy", "Governing", "Check, test, publish and activate what actions are allowed."
+        "govern.policy", "Governing", "Check, test, publish and activate the policy for actions."
     ),
     "freeze": CommandEntry(
         "govern.freezes", "Governing", "Deny every action of a tenant, a workflow or a connector, at once."
     ),
-    "thaw": CommandEntry("govern.freezes", "Governing", "Allow what was frozen again; takes two people."),
+    "thaw": CommandEntry("govern.freezes", "Governing", "Allow frozen actions again; takes two people."),
     # Look after who may ask a server.
     "tenants": CommandEntry(
-        "identity.tenants", "People and keys", "Whose runs they are, and their share of the workers."
+        "identity.tenants", "People and keys", "Manage tenants and their share of the workers."
     ),
     "people": CommandEntry(
-        "identity.people", "People and keys", "Who asks a server and decides; their one-time codes."
+        "identity.people", "People and keys", "Manage people who use a server and decide approvals."
     ),
-    "clients": CommandEntry("identity.clients", "People and keys", "Programs that ask a server."),
-    "keys": CommandEntry("identity.keys", "People and keys", "Make, rotate and revoke credentials."),
+    "clients": CommandEntry("identity.clients", "People and keys", "Manage programs that use a server."),
+    "keys": CommandEntry("identity.keys", "People and keys", "Create, rotate and revoke credentials."),
     "confirm": CommandEntry(
-        "identity.confirm", "People and keys", "Confirm, as a second person, what somebody made or changed."
+        "identity.confirm",
+        "People and keys",
+        "Confirm, as a second person, what another person created or changed.",
     ),
     # Prove what happened.
-    "evidence": CommandEntry(
-        "evidence.evidence", "Evidence", "What was sealed of runs, and files of it to take out."
-    ),
+    "evidence": CommandEntry("evidence.evidence", "Evidence", "List and export the sealed evidence of runs."),
     "verify": CommandEntry(
-        "evidence.verify", "Evidence", "Check evidence offline: whole, sealed by whom, in the ledger."
+        "evidence.verify", "Evidence", "Verify evidence offline: contents, signature and ledger proof."
     ),
     "ledger": CommandEntry(
-        "evidence.ledger", "Evidence", "What was sealed, signed for; compare it with a checkpoint."
+        "evidence.ledger", "Evidence", "Show, sign and check ledgers against kept checkpoints."
     ),
     "signing-keys": CommandEntry(
-        "evidence.signing_keys", "Evidence", "The keys that seal: made, rotated, revoked."
+        "evidence.signing_keys", "Evidence", "Create, rotate and revoke the keys that sign evidence."
     ),
     # Look after the database.
-    "migrate": CommandEntry("ops.migrate", "Database", "Make a database, or bring one up to date."),
+    "migrate": CommandEntry("ops.migrate", "Database", "Create a database, or bring one up to date."),
     "doctor": CommandEntry("ops.doctor", "Database", "Check every invariant over a database."),
-    "explain": CommandEntry("ops.explain", "Database", "What an error code means, and what to do about it."),
+    "explain": CommandEntry("ops.explain", "Database", "Explain an error code, and what to do about it."),
     # Look inside.
     "lifecycle": CommandEntry(
-        "dev.lifecycle", "Inside", "The lifecycles a run can have, and the proof that they fit."
+        "dev.lifecycle", "Inside", "Show the lifecycles of runs (profiles), and prove them."
     ),
-    "simulate": CommandEntry("dev.simulate", "Inside", "Hunt for violations in worlds full of faults."),
-    "bench": CommandEntry("dev.bench", "Inside", "Measure this machine: the figures next to their floor."),
-    "runner": CommandEntry(
-        "dev.runner", "Inside", "Try a runner that you have written against the protocol."
+    "simulate": CommandEntry(
+        "dev.simulate", "Inside", "Search for violations in simulated worlds full of faults."
     ),
+    "bench": CommandEntry("dev.bench", "Inside", "Benchmark this machine, each figure next to its floor."),
+    "runner": CommandEntry("dev.runner", "Inside", "Test a runner of your own against the protocol."),
     "completion": CommandEntry("ops.completion", "Inside", "Print the completion script of your shell."),
 }
-"""A new command is a module with `register(app: typer.Typer) -> None`, and its line here."""
-
 
 WITHOUT_PROFILES = frozenset({None, "completion", "explain", "init", "lifecycle"})
-"""Help and commands that a broken profile does not hold up; `lifecycle` reads them itself, but for its `check`."""
+"""Help and commands that work even if a custom profile is broken. `lifecycle` loads profiles itself, except in `check`."""
 
 
 class _Root(LazyGroup):
-    """The commands above."""
-
-    lines = COMMANDS
+    entries = COMMANDS
 
 
 app = typer.Typer(
@@ -135,9 +131,9 @@ app = typer.Typer(
 
     tenure run app.py --input name=Ada -- run it here, and answer its question
 
-    tenure runs list -- what there is; `tenure runs show RUN`, `tenure runs why RUN`
+    tenure runs list -- all runs; then `tenure runs show RUN`, `tenure runs why RUN`
 
-    tenure worker app -- serve it from now on; start as many as you like
+    tenure worker app -- serve its workflows; start as many workers as you like
 
     The database is tenure.db in this folder unless --db or TENURE_DB names another. Commands have --json.
     `tenure COMMAND --help` explains a command, `tenure explain CODE` an error, and `tenure lifecycle show tenure` the
@@ -174,17 +170,12 @@ def _root(
     else:
         log_to_stderr()
     if context.invoked_subcommand not in WITHOUT_PROFILES:
-        _bring_profiles()
+        from tenure.config import choose_profiles
 
+        if choose_profiles() is not None:
+            from tenure import custom_profiles
 
-def _bring_profiles() -> None:
-    """The user's own profiles, for the whole command; without any, nothing is imported."""
-    from tenure.config import choose_profiles
-
-    if choose_profiles() is not None:
-        from tenure import custom_profiles
-
-        custom_profiles.load_custom_profiles()
+            custom_profiles.load_custom_profiles()
 
 
 def main() -> None:
@@ -195,25 +186,16 @@ def main() -> None:
         completion_init()
     from tenure.errors import TenureError
 
+    as_json = "--json" in sys.argv[1:]
+    # Some versions of typer have their own copy of click, so take its usage error from a subclass.
+    usage_error: Any = typer.BadParameter.__mro__[2]
     try:
-        if "--json" in sys.argv[1:]:
-            _for_programs()
-        else:
-            app(prog_name="tenure")
+        # With --json, typer leaves usage errors to us, so that they are JSON, too.
+        code = app(prog_name="tenure", standalone_mode=not as_json)
     except TenureError as error:
-        _refused(error)
-
-
-def _for_programs() -> None:
-    """With --json a wrong use of the command line is told like any other refusal; it still ends the program with 2."""
-    from tenure.errors import TenureError
-
-    # Some versions of typer bring a click of their own: what a wrong use is, its own error says.
-    wrong_use: Any = typer.BadParameter.__mro__[2]
-    try:
-        code = app(prog_name="tenure", standalone_mode=False)
-    except wrong_use as wrong:
-        _refused(TenureError("INVALID_INPUT", wrong.format_message()), wrong.exit_code)
+        _exit(error, as_json)
+    except usage_error as wrong:
+        _exit(TenureError("INVALID_INPUT", wrong.format_message()), as_json, wrong.exit_code)
     except typer.Abort:
         print("Aborted.", file=sys.stderr)
         sys.exit(1)
@@ -221,19 +203,19 @@ def _for_programs() -> None:
         sys.exit(code)
 
 
-def _refused(error: TenureError, code: int = 1) -> NoReturn:
+def _exit(error: TenureError, as_json: bool, code: int = 1) -> NoReturn:
     from tenure.cli.common.console import show_error
 
-    show_error(error, as_json="--json" in sys.argv[1:])
+    show_error(error, as_json=as_json)
     sys.exit(code)
 
 
 def log_to_stderr() -> None:
-    """What the library logs is no result; and what was in the variables of a program is nobody's business."""
+    """Log to stderr, which keeps stdout for results. Tracebacks do not show the values of variables."""
     import structlog
 
     def logger(*_: Any) -> structlog.PrintLogger:
-        # Asked for at every line: whoever captures stderr for a while gets the lines of that while.
+        # Look up stderr for every line: a test may have replaced it.
         return structlog.PrintLogger(sys.stderr)
 
     renderer = structlog.dev.ConsoleRenderer(

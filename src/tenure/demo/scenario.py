@@ -143,7 +143,7 @@ class DemoScenario:
     async def _kill(self, process: asyncio.subprocess.Process) -> None:
         wanted = len(SERVERS) // 2
         await self._look(lambda _: len(self._updated()) >= wanted)
-        await asyncio.sleep(0.2)  # the next server is under way
+        await asyncio.sleep(0.2)  # the next server is being updated
         self._note = f"kill -9 {process.pid}: {FIRST} dies in the middle of deploy"
         self._process = None
         os.kill(process.pid, signal.SIGKILL)
@@ -153,8 +153,7 @@ class DemoScenario:
         self._on_progress(await self._now())
 
     async def _until_taken_over(self) -> None:
-        """Wait until the lease ends (the process is seen to be dead, or it expires) and the other worker claims the run."""
-
+        """Wait until the lease ends (the process is found dead, or the lease expires) and the other worker claims the run."""
         await self._look(lambda now: now.last_by == f"worker:{SECOND}")
         self._taken_over = time.monotonic() - self._killed_at
         self._note = f"{FIRST} is gone and its lease has ended; {SECOND} resumes at deploy and repeats nothing before it"
@@ -182,8 +181,7 @@ class DemoScenario:
         await asyncio.sleep(HEALTHY_SECONDS)
         # Webhooks may be delivered twice: the same id counts once.
         news: dict[str, Any] = {"data": {"p95_ms": 87}, "event_id": "probe-7", "actor": MONITOR}
-        twice = [self._engine.signal(self._run_id, HEALTHY, **news) for _ in range(2)]
-        await asyncio.gather(*twice)
+        await asyncio.gather(*(self._engine.signal(self._run_id, HEALTHY, **news) for _ in range(2)))
         self._note = f"{MONITOR} delivered {HEALTHY!r} twice; it counts once"
 
     # ------------------------------------------------------------------------------------------- watching
@@ -232,11 +230,11 @@ class DemoScenario:
                 if state == "again":
                     detail = f"failed with {step.last_error}, retried after a pause"
             states[name], details[name] = state, detail
-        done = [name for name in STEPS if states[name] == "done"]
-        if len(done) < len(STEPS) and run.status in ("running", "waiting_external"):
-            current = STEPS[len(done)]
-            if states[current] in ("waits", "again") and run.started_at is not None:
-                states[current] = "runs" if states[current] == "waits" else "again"
+        done = sum(state == "done" for state in states.values())
+        if done < len(STEPS) and run.status in ("running", "waiting_external"):
+            current = STEPS[done]
+            if states[current] == "waits" and run.started_at is not None:
+                states[current] = "runs"
             if run.status == "waiting_external":
                 states[current], details[current] = "asks", f"waits for {HEALTHY!r}"
         if states["deploy"] == "runs" or self._updated():
@@ -257,34 +255,27 @@ class DemoScenario:
         run = await self._engine.get(self._run_id)
         events = await self._engine.runs.events(self._run_id)
         steps = {step.name: step for step in await self._engine.runs.steps(self._run_id)}
-        problems = []
-
-        def must(holds: bool, what: str) -> None:
-            if not holds:
-                problems.append(what)
-
         after: tuple[str, ...] = ()
         if approved:
             after = tuple(steps["deploy"].output or ()) if "deploy" in steps else ()
-            must(
-                run.status == "succeeded",
-                f"the run should have succeeded, but is {run.status} ({run.reason})",
-            )
-            must(any(e.kind == "lease_expired" for e in events), "a lease should have expired")
-            must(
-                "test" in steps and steps["test"].attempt == 2,
-                "the tests should have passed at the second attempt",
-            )
-            must(
-                not set(self._before) & set(after),
-                f"each server should be updated once, but both workers updated some: {self._before} and {after}",
-            )
+            checks = {
+                f"the run should have succeeded, but is {run.status} ({run.reason})": run.status
+                == "succeeded",
+                "a lease should have expired": any(event.kind == "lease_expired" for event in events),
+                "the tests should have passed at the second attempt": (
+                    "test" in steps and steps["test"].attempt == 2
+                ),
+                f"each server should be updated once, but both workers updated some: {self._before} and {after}": (
+                    not set(self._before) & set(after)
+                ),
+            }
         else:
-            must(
-                run.reason == "APPROVAL_REJECTED",
-                f"a rejection should end the run, but it is {run.status} ({run.reason})",
-            )
-            must(self._updated() == (), "nothing should have been deployed")
+            checks = {
+                f"a rejection should end the run, but it is {run.status} ({run.reason})": (
+                    run.reason == "APPROVAL_REJECTED"
+                ),
+                "nothing should have been deployed": self._updated() == (),
+            }
         return DemoResult(
             run_id=run.id,
             status=run.status,
@@ -296,7 +287,7 @@ class DemoScenario:
             taken_over_seconds=self._taken_over,
             updated_before=self._before,
             updated_after=after,
-            problems=problems,
+            problems=[problem for problem, holds in checks.items() if not holds],
         )
 
 
@@ -307,10 +298,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
     assert process.stdin is not None
     process.stdin.close()
     try:
-        async with asyncio.timeout(STOP_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        pass
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), STOP_SECONDS)
     finally:
         with suppress(ProcessLookupError):
             process.kill()

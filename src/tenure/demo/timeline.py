@@ -64,7 +64,11 @@ class _TimelineWriter:
             case "create":
                 return "started the run", ""
             case "claim":
-                return self._claimed(event)
+                self._holder = event.actor.removeprefix("worker:")
+                again, self._lost = self._lost, False
+                if again:
+                    return "took over the run: recorded steps are not repeated", "good"
+                return "claimed the run", ""
             case "checkpoint":
                 return self._recorded(rows)
             case "open_wait":
@@ -88,13 +92,6 @@ class _TimelineWriter:
                 return f"the run failed: {rows['run'][''].get('reason', '')}", "bad"
             case other:
                 return other, ""
-
-    def _claimed(self, event: EventRow) -> tuple[str, Tone]:
-        self._holder = event.actor.removeprefix("worker:")
-        again, self._lost = self._lost, False
-        if again:
-            return "took over the run: recorded steps are not repeated", "good"
-        return "claimed the run", ""
 
     def _recorded(self, rows: dict[str, Any]) -> tuple[str, Tone]:
         lines = [self._one_recorded(key.partition("/")[2], row) for key, row in rows["checkpoint"].items()]

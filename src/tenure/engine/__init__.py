@@ -1,6 +1,6 @@
-"""Tenure inside a Python program: an engine on a database of its own, and workers beside it.
+"""Tenure inside a Python program: an engine on a database, and workers in the same process.
 
-Workflows in Python need no more than `import tenure`. Beneath them lie plans of steps, which tools do:
+Workflows in Python need only `import tenure`. Beneath them are plans of steps, which tools run:
 
     import tenure
 
@@ -12,8 +12,8 @@ Workflows in Python need no more than `import tenure`. Beneath them lie plans of
         run = await engine.create("release", [StepSpec(name="build")], input={"ref": "main"})
         print(await engine.result(run, wait=60))
 
-A tool gets its step's own input by name, else the run's. What earlier steps made does not come to it: that is what
-workflows in Python and in files do.
+A tool gets its step's own input by name, else the run's. It does not get the outputs of earlier steps: use a workflow in Python
+or in a file for that.
 """
 
 from __future__ import annotations

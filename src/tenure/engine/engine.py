@@ -135,7 +135,7 @@ class Engine:
             if self._signing_key is not None:
                 signer = await asyncio.to_thread(configured_signer, self._signing_key)
             if signer is not None and not runtime.only_reads:
-                await SigningKeys(store).ready(signer)  # a key that nobody has endorsed seals nothing
+                await SigningKeys(store).ready(signer)  # a key without an endorsement signs nothing
             runtime.sealing = RunSealer(store, runtime.artifacts, signer)
             orchestrator: Orchestrator | None = None
             if not runtime.only_reads:
@@ -161,7 +161,7 @@ class Engine:
         return self
 
     async def _open(self, store: MigratableStore) -> None:
-        """Open the store. Its database may be unreachable, also repeatedly, for as long as we wait for it."""
+        """Open the store. Its database may be unreachable, even repeatedly, until the wait is over."""
         deadline = time.monotonic() + self._wait_seconds
         tell = throttle_messages(lambda why: log.info("waiting_for_database", why=why))
         while True:
@@ -444,7 +444,7 @@ class Engine:
     ) -> RunHandle[Any]:
         """Start a workflow. A worker of this process with a free slot leases the run in the commit that creates it."""
         scope, plan, version = self.scope, workflow.plan, asked.version or workflow.version
-        if version != workflow.version:  # for workers that have that one
+        if version != workflow.version:  # only workers with that version can run it
             own = capability.capability(workflow.queue, capability.flow(workflow.name, version))
             plan = (msgspec.structs.replace(plan[0], queue=own),)
         run_id = self.orchestrator.new_id(scope.tenant)
@@ -470,12 +470,12 @@ class Engine:
         )
         if caller.key is not None:
             command = with_request_hash(command)
-        if stored is not body:  # the hash is of what was asked, not of where it is stored
+        if stored is not body:  # the hash covers the input itself, not its reference
             command = msgspec.structs.replace(command, input=stored)
         if claimant is None or worker is None:
             created = await self.orchestrator.create(command)
         else:
-            # The caller may be canceled; the lease is the worker's all the same.
+            # If the caller is canceled, the worker still has to get its lease.
             created = await asyncio.shield(asyncio.ensure_future(self._create_leased(worker, command)))
         return RunHandle(self, ids.run_text(created.run_id), workflow)
 

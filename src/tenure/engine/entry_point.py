@@ -17,11 +17,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 COLLECT_AFTER = 10_000
-"""New objects after which the garbage collector looks through them; Python's own setting is 700."""
+"""New objects after which the garbage collector runs; Python's default is 700."""
 
 
 def run(workflow: Workflow[P, Any] | Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-    """Run a workflow to its end and answer what it returns. The database is TENURE_DB, else `tenure.db` here.
+    """Run a workflow to its end and return its result. The database is TENURE_DB, else `tenure.db` in the current folder.
 
     Inside async code use an engine: `async with tenure.Engine() as engine, engine.worker(): …`.
     """
@@ -37,15 +37,15 @@ async def _run(workflow: Workflow[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 def run_in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Run something in a fresh, fast loop."""
+    """Run a coroutine in a new uvloop event loop."""
     with reduced_garbage_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
 @contextmanager
 def reduced_garbage_collection() -> Iterator[None]:
-    """Let the garbage collector look less often. Runs under way are many objects that stay alive for a moment and leave
-    no cycles: looking through them every 700 is a seventh of what a step costs."""
+    """Run the garbage collector less often. The objects of running workflows live for a moment and form no cycles; with Python's
+    default, collecting them would be a seventh of the cost of a step."""
     before = gc.get_threshold()
     if 0 < before[0] < COLLECT_AFTER:
         gc.set_threshold(COLLECT_AFTER, *before[1:])

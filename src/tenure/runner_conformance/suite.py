@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -54,10 +54,13 @@ class RunnerNotStarted(Exception):
     """The runner's command cannot be started; the text says why."""
 
 
+Play: TypeAlias = "Callable[[RunnerHarness], Awaitable[None]]"
+
+
 class Situation(msgspec.Struct, frozen=True):
     name: str
     expected: str
-    play: Callable[[RunnerHarness], Awaitable[None]]
+    play: Play
     commands: bool = False
     """Whether it is only for runners that run commands."""
 
@@ -73,13 +76,10 @@ class SituationResult(msgspec.Struct, frozen=True, kw_only=True):
 SITUATIONS: list[Situation] = []
 
 
-def situation(
-    name: str, expected: str, *, commands: bool = False
-) -> Callable[[Callable[[RunnerHarness], Awaitable[None]]], Callable[[RunnerHarness], Awaitable[None]]]:
+def situation(name: str, expected: str, *, commands: bool = False) -> Callable[[Play], Play]:
+    """Add the decorated function to the situations."""
 
-    def register(
-        play: Callable[[RunnerHarness], Awaitable[None]],
-    ) -> Callable[[RunnerHarness], Awaitable[None]]:
+    def register(play: Play) -> Play:
         SITUATIONS.append(Situation(name, expected, play, commands))
         return play
 
@@ -179,15 +179,28 @@ class RunnerHarness:
             await asyncio.sleep(LOOK_SECONDS)
         return found
 
-    async def end(self, run: str, status: str = "succeeded") -> Step:
-        """Wait for the end of a run with this status, and return its step."""
+    async def reach(self, run: str, statuses: Collection[str], what: str, when: str | None = None) -> str:
+        """Wait until a run has one of these statuses, and return it."""
 
         async def look() -> str | None:
             seen = (await self.engine.get(run)).status
-            return seen if seen in CLOSED_RUN else None
+            return seen if seen in statuses else None
 
-        seen = await self.until(
-            f"the end of the run ({status})", look, f"while the run was expected to reach {status}"
+        return str(await self.until(what, look, when))
+
+    async def run_declared(self, text: str) -> tuple[str, dict[str, Step]]:
+        """Run a workflow file to its end; its id and its steps by name."""
+        run = (await self.engine.submit(load_workflow(text), {})).id
+        await self.reach(run, CLOSED_RUN, "the end of the run")
+        return run, {one.name: one for one in await self.engine.runs.steps(run)}
+
+    async def end(self, run: str, status: str = "succeeded") -> Step:
+        """Wait for the end of a run with this status, and return its step."""
+        seen = await self.reach(
+            run,
+            CLOSED_RUN,
+            f"the end of the run ({status})",
+            f"while the run was expected to reach {status}",
         )
         (step,) = [one for one in await self.engine.runs.steps(run) if one.kind == "work"]
         if seen != status:
@@ -196,16 +209,16 @@ class RunnerHarness:
             )
         return step
 
-    async def begun(self, run: str, n: int = 1) -> None:
+    async def started(self, run: str) -> None:
+        """Wait until the first attempt is running."""
 
         async def look() -> bool:
-            return any(row.n == n and row.state == "running" for row in await self.attempts(run))
+            return any(row.n == 1 and row.state == "running" for row in await self.attempts(run))
 
-        await self.until(f"`running` of try {n}", look)
+        await self.until("`running` of try 1", look)
 
     async def attempts(self, run: str) -> list[AttemptRow]:
-        found: list[AttemptRow] = await self.engine.store.read("attempts_of", ids.run_int(run))
-        return found
+        return list(await self.engine.store.read("attempts_of", ids.run_int(run)))
 
     async def output(self, run: str) -> bytes:
         steps: list[StepRow] = await self.engine.store.read("steps_of", ids.run_int(run))
@@ -243,7 +256,7 @@ async def _claim(play: RunnerHarness) -> None:
     expect(step.output, value, "the output")
 
 
-@situation("credentials", "claims with its key, and speaks for a lease with that lease's token")
+@situation("credentials", "claims with its key, and sends messages of a lease with that lease's token")
 async def _credentials(play: RunnerHarness) -> None:
     await play.end(await play.begin("echo", value=1))
     for asked in play.relay.requests:
@@ -266,20 +279,20 @@ async def _numbers(play: RunnerHarness) -> None:
     expect(list(dict.fromkeys(numbers)), list(range(1, len(set(numbers)) + 1)), "the sequence")
 
 
-@situation("many", "does many steps, one after the other or side by side")
+@situation("many", "runs many steps, one after another or concurrently")
 async def _many(play: RunnerHarness) -> None:
     runs = [await play.begin("echo", value=n) for n in range(8)]
     expect([(await play.end(run)).output for run in runs], list(range(8)), "the outputs")
 
 
-@situation("fail", "says how a step failed: its code and its words")
+@situation("fail", "reports how a step failed: its code and its message")
 async def _fail(play: RunnerHarness) -> None:
     run = await play.begin("fail", code="COMPILE_ERROR", message="no such file", retryable=False, retries=2)
     step = await play.end(run, "failed")
     expect((step.reason, step.error, step.attempt), ("COMPILE_ERROR", "no such file", 1), "the failure")
 
 
-@situation("retry", "does the next try of a step that failed, under the same idempotency key")
+@situation("retry", "runs the next attempt of a failed step under the same idempotency key")
 async def _retry(play: RunnerHarness) -> None:
     run = await play.begin(
         "fail", code="FLAKY", message="once", retryable=True, tries=1, retries=2, backoff={"seconds": [0.0]}
@@ -288,7 +301,7 @@ async def _retry(play: RunnerHarness) -> None:
     expect(step.output, {"attempt": 2, "key": f"{run}/job"}, "the output")
 
 
-@situation("heartbeat", "keeps a lease for as long as the work takes: one try")
+@situation("heartbeat", "keeps a lease for as long as the work takes: one attempt")
 async def _heartbeat(play: RunnerHarness) -> None:
     run = await play.begin("work", seconds=4, lease_seconds=2)
     step = await play.end(run)
@@ -296,11 +309,11 @@ async def _heartbeat(play: RunnerHarness) -> None:
 
 
 @situation(
-    "expiry", "stops the work when its lease's time has passed without an answer; says nothing of it any more"
+    "expiry", "stops the work when its lease has expired without a response, and sends nothing more about it"
 )
 async def _expiry(play: RunnerHarness) -> None:
     run = await play.begin("work", seconds=5, lease_seconds=2, retries=3)
-    await play.begun(run)
+    await play.started(run)
     lease = f"{run}.0.1"
     play.relay.blocked = lease
 
@@ -316,10 +329,10 @@ async def _expiry(play: RunnerHarness) -> None:
     expect(late, [], "what was sent for the lost attempt afterwards")
 
 
-@situation("stale", "says nothing more of a lease once it was told LEASE_STALE")
+@situation("stale", "sends nothing more about a lease after LEASE_STALE")
 async def _stale(play: RunnerHarness) -> None:
     run = await play.begin("work", seconds=4, lease_seconds=3, retries=3)
-    await play.begun(run)
+    await play.started(run)
     lease = f"{run}.0.1"
     await play.engine.runs.revoke_lease(run, "job")
 
@@ -342,10 +355,10 @@ def _is_stale_reply(asked: RelayedRequest, lease: str) -> bool:
     return any(code == "LEASE_STALE" and mine[i] == lease for i, code in enumerate(codes))
 
 
-@situation("cancel", "stops when it is told `cancel`, and says cancel-ack")
+@situation("cancel", "stops when it receives `cancel`, and sends cancel-ack")
 async def _cancel(play: RunnerHarness) -> None:
     run = await play.begin("work", seconds=600, lease_seconds=3)
-    await play.begun(run)
+    await play.started(run)
     await play.engine.cancel(run)
     await play.end(run, "canceled")
     verbs = [verb for verb, *_ in play.messages(f"{run}.0.1")]
@@ -353,33 +366,25 @@ async def _cancel(play: RunnerHarness) -> None:
         raise ExpectationFailed(f"no cancel-ack; it sent {', '.join(verbs)}")
 
 
-@situation("approval", "asks people, lets go of the step, and goes on from their answer")
+@situation("approval", "asks for an approval, releases the step, and continues with the answer")
 async def _approval(play: RunnerHarness) -> None:
     run = await play.begin("approval", action="deploy")
-
-    async def asked() -> bool:
-        return (await play.engine.get(run)).status == "waiting_approval"
-
-    await play.until("the question", asked)
+    await play.reach(run, ("waiting_approval",), "the question")
     await play.engine.approve(run, approver="ada")
     step = await play.end(run)
     expect((step.output, step.attempt), ({"outcome": "approved"}, 2), "output and try")
 
 
-@situation("event", "waits for an event without a lease, and goes on with its payload")
+@situation("event", "waits for an event without a lease, and continues with its payload")
 async def _event(play: RunnerHarness) -> None:
     run = await play.begin("event", event="go")
-
-    async def waits() -> bool:
-        return (await play.engine.get(run)).status == "waiting_external"
-
-    await play.until("the wait", waits)
+    await play.reach(run, ("waiting_external",), "the wait")
     await play.engine.signal(run, "go", {"n": 7})
     step = await play.end(run)
     expect(step.output, {"outcome": "received", "payload": {"n": 7}}, "the output")
 
 
-@situation("checkpoints", "skips in the next try what it has recorded")
+@situation("checkpoints", "skips recorded checkpoints in the next attempt")
 async def _checkpoints(play: RunnerHarness) -> None:
     run = await play.begin(
         "checkpoints", names=["a", "b", "c"], fail_after=2, retries=2, backoff={"seconds": [0.0]}
@@ -420,21 +425,17 @@ async def _large(play: RunnerHarness) -> None:
 @situation("large input", "downloads an input over 256 KiB by its reference")
 async def _large_input(play: RunnerHarness) -> None:
     text = "y" * 200_000
-    declared = load_workflow(
+    _, steps = await play.run_declared(
         f"name: large\nsteps:\n  - {{id: one, uses: {TOOL}, with: {{do: echo, value: {text}}}}}\n"
         f"  - {{id: job, uses: {TOOL}, with: {{do: size, texts: ['${{{{ steps.one.output }}}}', '${{{{ steps.one.output }}}}']}}}}\n"
     )
-    run = (await play.engine.submit(declared, {})).id
-    await play.until("the end of the run", lambda: _closed(play, run))
-    step = {one.name: one for one in await play.engine.runs.steps(run)}["job"]
-    expect((step.state, step.output), ("succeeded", 400_000), "the size of the texts")
+    job = steps["job"]
+    expect((job.state, job.output), ("succeeded", 400_000), "the size of the texts")
 
 
-async def _closed(play: RunnerHarness, run: str) -> bool:
-    return (await play.engine.get(run)).status in CLOSED_RUN
-
-
-@situation("lost answers", "sends what had no answer again, with the same numbers: one try, one effect")
+@situation(
+    "lost answers", "repeats requests without a response, with the same numbers: one attempt, one effect"
+)
 async def _lost(play: RunnerHarness) -> None:
     for how in ("before", "after"):
         for part in ("/runner/claim", "/complete"):
@@ -448,7 +449,7 @@ async def _lost(play: RunnerHarness) -> None:
             raise ExpectationFailed(f"a repeated `complete` was another message: {last}"[:300])
 
 
-@situation("repeated claim", "claims again under the same claim_id when a claim had no answer")
+@situation("repeated claim", "repeats a claim without a response under the same claim_id")
 async def _claims(play: RunnerHarness) -> None:
     play.relay.plan("after", "/runner/claim")
     play.relay.plan("after", "/runner/messages")
@@ -475,7 +476,7 @@ def _claim_id(asked: RelayedRequest) -> str | None:
     return body.get("claim_id") if asked.path.startswith(("/runner/claim", "/runner/messages")) else None
 
 
-@situation("busy server", "sends the same again after 503")
+@situation("busy server", "repeats a request after 503")
 async def _busy(play: RunnerHarness) -> None:
     for part in ("/complete", "/runner/messages"):
         play.relay.plan("busy", part)
@@ -484,10 +485,10 @@ async def _busy(play: RunnerHarness) -> None:
     expect((step.output, step.attempt), ("busy", 1), "output and try")
 
 
-@situation("server restart", "goes on with its work when the server was away: one try")
+@situation("server restart", "continues its work after the server was away: one attempt")
 async def _restart(play: RunnerHarness) -> None:
     run = await play.begin("work", seconds=3, lease_seconds=30)
-    await play.begun(run)
+    await play.started(run)
     await play.end_server()
     await asyncio.sleep(1.0)
     await play.serve()
@@ -495,18 +496,15 @@ async def _restart(play: RunnerHarness) -> None:
     expect(step.output, {"attempt": 1}, "the output")
 
 
-@situation("workflow files", "does steps of a workflow file with the plain values it is given")
+@situation("workflow files", "runs steps of a workflow file with the plain values it is given")
 async def _declared(play: RunnerHarness) -> None:
-    declared = load_workflow(f"""name: declared
+    run, steps = await play.run_declared(f"""name: declared
 inputs: {{n: {{type: integer, default: 2}}}}
 steps:
   - {{id: one, uses: {TOOL}, with: {{do: echo, value: {{n: "${{{{ inputs.n + 1 }}}}"}}}}}}
   - {{id: never, uses: {TOOL}, if: steps.one.output.n > 100, with: {{do: fail, code: NO, message: leased, retryable: false}}}}
   - {{id: two, uses: {TOOL}, if: steps.one.output.n == 3, with: {{do: echo, value: "got ${{{{ steps.one.output.n }}}}"}}}}
 """)
-    run = (await play.engine.submit(declared, {})).id
-    await play.until("the end of the run", lambda: _closed(play, run))
-    steps = {one.name: one for one in await play.engine.runs.steps(run)}
     expect((await play.engine.get(run)).status, "succeeded", "the run")
     expect([steps[name].output for name in ("one", "never", "two")], [{"n": 3}, None, "got 3"], "the outputs")
     expect((steps["never"].skipped, steps["never"].attempt), (True, 0), "the step whose condition is false")
@@ -514,15 +512,12 @@ steps:
 
 @situation("commands", "runs a command of a workflow file: argv, env, output", commands=True)
 async def _command(play: RunnerHarness) -> None:
-    declared = load_workflow("""name: commands
+    _, steps = await play.run_declared("""name: commands
 steps:
   - {id: say, run: [sh, -c, 'echo "$WORD"'], env: {WORD: "it's me"}}
   - {id: data, run: [echo, '{"n": 5}'], output: json}
   - {id: bad, run: [sh, -c, "exit 3"], required: false, retry: {max: 0}}
 """)
-    run = (await play.engine.submit(declared, {})).id
-    await play.until("the end of the run", lambda: _closed(play, run))
-    steps = {one.name: one for one in await play.engine.runs.steps(run)}
     printed, data = steps["say"].output or {}, steps["data"].output or {}
     expect((printed.get("exit_code"), printed.get("stdout")), (0, "it's me"), "what the command printed")
     expect(data.get("json"), {"n": 5}, "the output in JSON")
@@ -562,10 +557,6 @@ async def _doctor(play: RunnerHarness) -> None:
 # --------------------------------------------------------------------------------------------------- the suite
 
 
-def select_situations(only: Sequence[str], commands: bool) -> list[Situation]:
-    return [one for one in SITUATIONS if (not only or one.name in only) and (commands or not one.commands)]
-
-
 async def run_suite(
     command: Sequence[str],
     *,
@@ -575,7 +566,9 @@ async def run_suite(
 ) -> AsyncIterator[SituationResult]:
     """Run the situations one after the other, and yield the result of each. Raises RunnerNotStarted."""
     async with _open_harness(command, patience, commands) as play:
-        for one in select_situations(only, commands):
+        for one in SITUATIONS:
+            if (only and one.name not in only) or (one.commands and not commands):
+                continue
             try:
                 await play.start_runner()
                 await one.play(play)

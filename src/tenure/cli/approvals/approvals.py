@@ -1,7 +1,7 @@
-"""`tenure approvals`: what people are asked, and their answers.
+"""`tenure approvals`: list and answer the approvals that people are asked for.
 
-Law: beside a database whoever answers is one local person, the account's, and cannot choose to be another: alone it never
-satisfies a gate for two. Over a server it is the person whose key it is.
+Law: on a database, the approver is always the local account, so that one person alone never satisfies a gate for two. On a server it is
+the owner of the key.
 """
 
 from __future__ import annotations
@@ -9,102 +9,92 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.text import Text
 
-from tenure.cli.common.console import full_text, out, print_json, safe_text
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import RunArg, Tenant, call_backend, caller_id
-from tenure.cli.runs.run_tables import format_time, keep_ids_whole, make_table
+from tenure.cli.common.backend import call_backend, caller_id
+from tenure.cli.common.console import count_noun, full_text, say, show_result
+from tenure.cli.common.options import AsJson, Db, RunArg, Tenant
+from tenure.cli.common.tables import format_time, show_table
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
     from tenure.shapes.approvals import Approval
+    from tenure.shapes.receipts import Receipt
 
-_app = typer.Typer(
+app = typer.Typer(
     name="approvals",
-    help="What people are asked, and their answers.",
+    help="List the approvals that people are asked for, and answer them.",
     epilog="""
     Examples:
 
-    tenure approvals list -- every open question
+    tenure approvals list -- all open approvals
 
     tenure approvals approve run_2026-02-14_080000_abc123 --reason "looked at it"
 
-    tenure approvals reject run_2026-02-14_080000_abc123 --no 2 -- of several questions, the second
+    tenure approvals reject run_2026-02-14_080000_abc123 --no 2 -- the second of several approvals
 
-    Whoever stands behind a run does not count, and nobody counts twice. Beside a database you are one person, uid:N of this
-    account; a second one answers over a server, with a key of their own.
+    People who are involved in a run cannot approve it, and nobody counts twice. On a database you are one person, uid:N of this
+    account. A second person answers on a server, with their own key.
     """,
     no_args_is_help=True,
 )
 
 DIGEST_DIGITS = 12
-"""How many digits of a digest are shown, and suffice to name it."""
+"""How many digits of a digest are shown, and are enough to name it."""
 
-_No = Annotated[int | None, typer.Option("--no", help="Which question, where the run asks several.")]
+_No = Annotated[
+    int | None, typer.Option("--no", help="The number of the approval, if the run asks for several.")
+]
 _Digest = Annotated[
     str,
-    typer.Option(
-        "--digest", help="The digest of what was shown, or its first 12 digits, where it is bound to one."
-    ),
+    typer.Option("--digest", help="The digest that the answer is bound to, or its first 12 digits."),
 ]
-_Revision = Annotated[int | None, typer.Option("--revision", help="The revision that was shown.")]
-_Reason = Annotated[str | None, typer.Option("--reason", help="Why.")]
+_Revision = Annotated[int | None, typer.Option("--revision", help="The revision that you have reviewed.")]
+_Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the history.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
-
-
-@_app.command("list")
+@app.command("list")
 def list_approvals(
     run: Annotated[
-        str | None, typer.Option("--run", help="All questions of this run, answered ones too.")
+        str | None, typer.Option("--run", help="All approvals of this run, including answered ones.")
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List what people are asked now, oldest first."""
-    asked, unknown = call_backend(db, tenant, lambda backend: _inbox(backend, run))
-    if as_json:
-        print_json(asked)
-        return
-    console = out()
-    if unknown:
-        console.print(safe_text(f"{unknown} actions have no known end: tenure receipts list"))
-    if not asked:
-        console.print("nobody is asked anything")
-        return
-    made = make_table("run", "no", "step", "question", "said yes", "until" if run is None else "status")
-    keep_ids_whole(made, [a.run_id for a in asked])
-    for a in asked:
-        made.add_row(
+    """List open approvals, oldest first."""
+
+    async def call(backend: Backend) -> tuple[list[Approval], list[Receipt]]:
+        return await backend.approvals.list(run), await backend.receipts.list(run)
+
+    asked, receipts = call_backend(db, tenant, call)
+    unknown = sum(one.state == "unknown" for one in receipts)
+    if unknown and not as_json:
+        say(f"{count_noun(unknown, 'action')} with an unknown outcome: tenure receipts list")
+    show_table(
+        asked,
+        as_json,
+        "no open approvals" if run is None else f"{run} has no approvals",
+        ("run", "no", "step", "question", "said yes", "until" if run is None else "status"),
+        lambda a: (
             a.run_id,
-            str(a.no),
-            safe_text(a.step),
-            safe_text(_question(a)),
+            a.no,
+            a.step,
+            _question(a),
             f"{len(a.votes)} of {a.people}",
             format_time(a.expires_at) if run is None else a.status,
-        )
-    console.print(made)
-
-
-async def _inbox(backend: Backend, run: str | None) -> tuple[list[Approval], int]:
-    """The questions, and how many actions wait for somebody to say how they ended."""
-    receipts = await backend.receipts.list(run)
-    return await backend.approvals.list(run), sum(one.state == "unknown" for one in receipts)
+        ),
+        whole_ids=True,
+    )
 
 
 def _question(a: Approval) -> str:
-    """Its title, and what is shown with it, in full: people decide by what they see here."""
+    """The title and everything that is shown with it, in full: people decide by what they see here."""
     shows = a.question
     if a.governed:
         from tenure.govern.proposals import read_proposal
 
-        if (asked := read_proposal(shows)) is not None:  # the connector's words, then the agent's apart
+        if (asked := read_proposal(shows)) is not None:  # keep the connector's and the agent's words apart
             own = [f"the agent's own words: {asked.why}"] if asked.why else []
             bound = f"digest {a.digest[:DIGEST_DIGITS]}, revision {a.revision}"
             return "\n".join([a.title, *asked.writes, *asked.rationale, *own, bound])
@@ -113,7 +103,7 @@ def _question(a: Approval) -> str:
     return a.title if shows is None else f"{a.title}\n{full_text(shows)}"
 
 
-@_app.command()
+@app.command()
 def approve(
     run: RunArg,
     no: _No = None,
@@ -124,12 +114,12 @@ def approve(
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Say yes. Whoever stands behind the run does not count, and nobody counts twice."""
+    """Approve. People who are involved in the run cannot approve it, and nobody counts twice."""
     said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
     _answer("approve", run, said, db, tenant, as_json)
 
 
-@_app.command()
+@app.command()
 def reject(
     run: RunArg,
     no: _No = None,
@@ -140,23 +130,23 @@ def reject(
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Say no: one refusal decides."""
+    """Reject. A single rejection decides."""
     said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
     _answer("reject", run, said, db, tenant, as_json)
 
 
-def _must_be_first(asked: list[Approval], no: int | None) -> None:
-    """Refuse a second yes of the local person where more people are needed: it is no second person's."""
+def _refuse_second_vote(asked: list[Approval], no: int | None) -> None:
+    """Refuse a second yes of the local account: it is not a second person's."""
     for one in asked:
-        if one.status == "requested" and no in (None, one.no) and caller_id(None) in one.votes:
+        if one.status == "requested" and no in (None, one.no) and caller_id() in one.votes:
             raise TenureError(
                 "APPROVER_COUNTED",
-                f"{caller_id(None)} has said yes; {one.people} people have to, and you are one",
+                f"{caller_id()} has already approved; {one.people} people have to, and you are one of them",
             )
 
 
-def _bound(asked: list[Approval], run: str, said: dict[str, Any]) -> None:
-    """What a question is bound to is said in full: by its first digits, or not at all where nothing is bound."""
+def _complete_digest(asked: list[Approval], run: str, said: dict[str, Any]) -> None:
+    """Replace the first digits of a digest by the whole, and require one if the approval is bound to a digest."""
     given = str(said["digest"]).lower()
     for one in asked:
         if one.status != "requested" or said["no"] not in (None, one.no) or not one.digest:
@@ -164,8 +154,8 @@ def _bound(asked: list[Approval], run: str, said: dict[str, Any]) -> None:
         if not given:
             raise TenureError(
                 "APPROVAL_DIGEST_MISSING",
-                f"this answer is bound to what was shown: look at it with `tenure approvals list --run {run}`, and say "
-                f"--digest {one.digest[:DIGEST_DIGITS]} if that is it",
+                f"this answer is bound to what was shown: review it with `tenure approvals list --run {run}`, then add "
+                f"--digest {one.digest[:DIGEST_DIGITS]} if it is the same",
             )
         if len(given) >= DIGEST_DIGITS and one.digest.startswith(given):
             said["digest"] = one.digest
@@ -175,14 +165,11 @@ def _answer(verb: str, run: str, said: dict[str, Any], db: str | None, tenant: s
     async def call(backend: Backend) -> str:
         asked = await backend.approvals.list(run)
         if verb == "approve":
-            _must_be_first(asked, said["no"])
-        _bound(asked, run, said)
-        status: str = await getattr(backend, verb)(run, approver=caller_id(None), **said)
+            _refuse_second_vote(asked, said["no"])
+        _complete_digest(asked, run, said)
+        status: str = await getattr(backend, verb)(run, approver=caller_id(), **said)
         return status
 
     status = call_backend(db, tenant, call, changes=True)
-    if as_json:
-        print_json({"run": run, "status": status})
-    else:
-        more = ": more people are needed" if status == "requested" else ""
-        out().print(Text(f"{status}{more}"))
+    more = ": more people are needed" if status == "requested" else ""
+    show_result({"run": run, "status": status}, as_json, f"{status}{more}")

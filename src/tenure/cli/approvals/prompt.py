@@ -1,8 +1,8 @@
-"""Answering a run's questions at the terminal where it is watched.
+"""Answering a run's approvals at the terminal where it is watched.
 
 Laws:
-1. A question is asked once here; whoever presses Enter leaves it to others, and the command for that is shown.
-2. A question that somebody else answers meanwhile is taken away.
+1. Each approval is asked once. Enter leaves it for later, and prints the command to answer it.
+2. If another person answers it in the meantime, the prompt ends.
 3. The answer is bound to what was shown: its number, digest and revision.
 """
 
@@ -13,6 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
@@ -22,7 +23,7 @@ from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
-    from tenure.cli.runs.watch import ProgressScreen
+    from tenure.cli.runs.progress import ProgressScreen
     from tenure.shapes.approvals import Approval
     from tenure.shapes.runs import Run
     from tenure.shapes.steps import Step
@@ -33,8 +34,6 @@ _NO = ("n", "no")
 
 
 class ApprovalPrompt:
-    """See the laws above."""
-
     def __init__(self, backend: Backend, console: Console, approver: str) -> None:
         self._backend = backend
         self._console = console
@@ -42,7 +41,7 @@ class ApprovalPrompt:
         self._asked: set[tuple[str, int, int]] = set()
 
     async def ask(self, run: Run, steps: list[Step], screen: ProgressScreen) -> bool:
-        """Ask what is open and was not asked here yet; whether something was answered."""
+        """Ask for the next open approval that was not asked before. Returns whether there was one."""
         waiting = {
             step.name for step in steps if step.kind == "approval" and step.state == "waiting_approval"
         }
@@ -55,18 +54,18 @@ class ApprovalPrompt:
             self._asked.add(key)
             screen.stop()
             try:
-                await self._one(question)
+                await self._ask_one(question)
             finally:
-                screen.go_on()
+                screen.resume()
             return True
         return False
 
-    async def _one(self, question: Approval) -> None:
+    async def _ask_one(self, question: Approval) -> None:
         self._show(question)
         while True:
             text = await self._prompt(question, "Approve? [y/n, Enter: later] ")
             if text is None:
-                self._say("somebody else has answered")
+                self._say("another person has answered")
                 return
             said = text.strip().lower()
             if said in _YES:
@@ -84,8 +83,6 @@ class ApprovalPrompt:
     def _show(self, question: Approval) -> None:
         lines = [Text(escape_control(question.action), "bold")]
         if question.question is not None:
-            import msgspec
-
             body = msgspec.json.format(msgspec.json.encode(question.question), indent=2).decode()
             lines.append(Text(escape_control(body)))
         people = f", {len(question.votes)} of {question.people} said yes" if question.people > 1 else ""
@@ -107,14 +104,14 @@ class ApprovalPrompt:
         except TenureError as refused:
             self._say(f"{refused.code}: {refused.message}. {remedy_for(refused)}")
             return
-        more = ": more people are needed, each with a key of their own, over a server"
+        more = ": more people are needed, each with their own key, on a server"
         self._say(f"{status}{more if status == 'requested' else ''}")
 
     async def _prompt(self, question: Approval, text: str) -> str | None:
-        """A line from the terminal; None when the question was closed meanwhile."""
+        """A line from the terminal, or None if the approval was closed in the meantime."""
         self._console.print(Text(text), end="")
         self._console.file.flush()
-        reading = asyncio.ensure_future(_line())
+        reading = asyncio.ensure_future(read_line())
         try:
             while True:
                 done, _ = await asyncio.wait((reading,), timeout=LOOK_SECONDS)
@@ -131,18 +128,19 @@ class ApprovalPrompt:
         return any(row.no == question.no and row.status == "requested" for row in rows)
 
 
-async def _line() -> str:
-    """A line from stdin, which can be given up: no thread is left reading."""
+async def read_line() -> str:
+    """A line from stdin, empty if it was closed. It can be canceled: no thread is left reading."""
     loop = asyncio.get_running_loop()
     fd = sys.stdin.fileno()
-    got: asyncio.Future[str] = loop.create_future()
+    line: asyncio.Future[str] = loop.create_future()
 
-    def ready() -> None:
-        if not got.done():
-            got.set_result(os.read(fd, 4096).decode(errors="replace"))
+    def on_readable() -> None:
+        if not line.done():
+            line.set_result(os.read(fd, 4096).decode(errors="replace"))
 
-    loop.add_reader(fd, ready)
+    sys.stdout.flush()
+    loop.add_reader(fd, on_readable)
     try:
-        return await got
+        return await line
     finally:
         loop.remove_reader(fd)

@@ -1,6 +1,8 @@
-"""Where the command line writes: results to stdout, trouble to stderr.
+"""What commands print: results to stdout, warnings and errors to stderr.
 
-Law: what is printed to a file or a pipe is not cut to a terminal's width.
+Laws:
+1. Output to a file or a pipe is not cut to a terminal's width.
+2. Text that others wrote is printed without its markup and control characters (`safe_text`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from tenure.errors import TenureError
@@ -20,27 +23,37 @@ from tenure.errors import TenureError
 _PIPE_WIDTH = 140
 
 
-def out() -> Console:
-    """The console for results."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)
+def out(*, stderr: bool = False) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
 
 
 def err() -> Console:
-    """The console for trouble."""
-    console = Console(stderr=True, highlight=False)
-    return console if console.is_terminal else Console(stderr=True, highlight=False, width=_PIPE_WIDTH)
+    return out(stderr=True)
+
+
+def say(text: object, style: str = "") -> None:
+    """Print a line of the result, or a table. The terminal wraps long lines, so that they can be copied whole."""
+    if isinstance(text, Table):
+        out().print(text)
+    else:
+        out().print(safe_text(text, style), soft_wrap=True)
+
+
+def warn(text: object, style: str = "yellow") -> None:
+    """Print a line to stderr."""
+    err().print(safe_text(text, style), soft_wrap=True)
 
 
 def escape_control(text: str) -> str:
-    """A text as it may be shown: what would steer the terminal is escaped; lines stay lines."""
+    """The text with its control characters escaped, except for line feeds."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def safe_text(value: object, style: str = "") -> Text:
-    """What somebody else wrote, for a cell or a line: neither markup nor control characters count in it."""
+    """A value for a cell or a line, without markup and control characters."""
     return Text(escape_control(str(value)), style=style)
 
 
@@ -50,21 +63,28 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def print_json(value: Any) -> None:
-    """A result for other programs: indented JSON on stdout."""
     print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def show_result(value: Any, as_json: bool, *lines: object) -> None:
+    """Print a result: its JSON for programs, or lines (and tables) for people."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
+        say(line)
+
+
 def show_fields(fields: Mapping[str, Any], width: int = 15) -> None:
-    """A line per field, each in full: people confirm what they see here, so nothing is cut and long lines are left to the terminal
-    to wrap. A value of several lines or parts stands indented beneath its name, so that no value looks like another field."""
+    """Print a line for each field, in full: people confirm what they see here. A value of several lines is indented beneath
+    its name, so that no part of a value looks like another field."""
     for word, value in fields.items():
         head, text = word.replace("_", " ") + ":", full_text(value)
-        line = f"{head}\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{head:<{width}}{text}"
-        out().print(safe_text(line), soft_wrap=True)
+        say(f"{head}\n{textwrap.indent(text, '  ')}" if "\n" in text else f"{head:<{width}}{text}")
 
 
 def full_text(value: Any) -> str:
-    """A value in full: a text as it is, a list of plain words on one line, everything else as YAML."""
+    """A value in full: a string as it is, a list of plain words on one line, everything else as YAML."""
     value = msgspec.to_builtins(value)
     if value in (None, [], {}, ""):
         return "-"
@@ -78,7 +98,6 @@ def full_text(value: Any) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A value as YAML, its texts of several lines as such."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -88,12 +107,13 @@ def _yaml(value: Any) -> str:
         return dumper.represent_scalar("tag:yaml.org,2002:str", said, style="|" if "\n" in said else None)
 
     Dumper.add_representer(str, text)
-    made: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
-    return made.rstrip("\n")
+    return str(
+        yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    ).rstrip("\n")
 
 
 def remedy_for(error: TenureError) -> str:
-    """What to do about an error; where a database file is missing, that it may be another that is meant."""
+    """What to do about an error. If a database file is missing, another file may be meant."""
     missing = error.data.get("missing")
     if error.code != "STORE_NOT_MIGRATED" or missing is None:
         return error.spec.remedy
@@ -101,7 +121,6 @@ def remedy_for(error: TenureError) -> str:
 
 
 def error_fields(error: TenureError) -> dict[str, Any]:
-    """An error for other programs."""
     return {
         "code": error.code,
         "message": error.message,
@@ -113,7 +132,7 @@ def error_fields(error: TenureError) -> dict[str, Any]:
 
 
 def show_error(error: TenureError, *, as_json: bool = False) -> None:
-    """What went wrong, where, what to do about it and where to read more."""
+    """Print to stderr what went wrong and where, what to do about it, and where to read more."""
     if as_json:
         print(msgspec.json.encode({"error": error_fields(error)}).decode(), file=sys.stderr)
         return

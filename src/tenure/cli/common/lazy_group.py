@@ -1,13 +1,15 @@
 """A group of commands whose modules are imported when one of them is used.
 
-Law: names, order and the line about each command are known without importing any of them.
+Law: names, order and the summary of each command are known without importing its module.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,16 +17,12 @@ from typer.core import TyperCommand, TyperGroup
 from tenure.cli.common.server_option import add_server_options
 from tenure.suggestions import suggest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-
 WITHOUT_SERVER_OPTION = frozenset({"demo", "dev", "doctor", "migrate", "serve", "verify"})
-"""Commands that need the database itself, or have a way of their own to a server."""
+"""Commands that need the database itself, or have no use for a server."""
 
 
 class CommandEntry(NamedTuple):
-    """A command, before it is loaded: the module of `tenure.cli`, the panel of the help, and what it is for."""
+    """A command before it is loaded: its module in `tenure.cli`, its panel in the help, and its summary."""
 
     module: str
     panel: str
@@ -32,71 +30,55 @@ class CommandEntry(NamedTuple):
 
 
 class LazyGroup(TyperGroup):
-    """See the law above."""
-
-    lines: ClassVar[dict[str, CommandEntry]] = {}
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._told = False
-        """Whether only names and lines are asked for."""
+    entries: ClassVar[dict[str, CommandEntry]] = {}
+    _summaries_only = False
+    """Whether `get_command` returns placeholders with a summary instead of loading commands."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, in order."""
         del ctx
-        return list(self.lines)
+        return list(self.entries)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command; for help just its line."""
         del ctx
-        line = self.lines.get(cmd_name)
-        if line is None:
+        entry = self.entries.get(cmd_name)
+        if entry is None:
             return None
-        if self._told:
-            return TyperCommand(cmd_name, help=line.text, rich_help_panel=line.panel)
-        if cmd_name not in self.commands:
-            self.commands[cmd_name] = load_command(line.module, cmd_name)
-        return self.commands[cmd_name]
+        if self._summaries_only:
+            return TyperCommand(cmd_name, help=entry.text, rich_help_panel=entry.panel)
+        return load_command(entry.module, cmd_name)
+
+    @contextmanager
+    def _without_loading(self) -> Iterator[None]:
+        self._summaries_only = True
+        try:
+            yield
+        finally:
+            self._summaries_only = False
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The help, without loading what it lists."""
-        self._told = True
-        try:
+        with self._without_loading():
             super().format_help(ctx, formatter)
-        finally:
-            self._told = False
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Names, without loading them."""
-        self._told = True
-        try:
+        with self._without_loading():
             return super().shell_complete(ctx, incomplete)
-        finally:
-            self._told = False
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that was named; a near miss is told what may have been meant."""
-        if args and not args[0].startswith("-") and args[0] not in self.lines:
-            ctx.fail(f"No such command '{args[0]}'.{suggest_commands(args[0], self.lines)}")
+        if args and not args[0].startswith("-") and args[0] not in self.entries:
+            ctx.fail(f"No such command '{args[0]}'.{suggest_names(args[0], self.entries)}")
         return super().resolve_command(ctx, args)
 
 
 @cache
 def load_command(module: str, name: str) -> Any:
-    """A command of a module of `tenure.cli`, made once: a module adds its commands to groups of its own."""
-    app = typer.Typer(rich_markup_mode="rich")
-    import_module(f"tenure.cli.{module}").register(app)
-    app.callback()(_nothing)  # so that one command is a group too
-    group: Any = typer.main.get_command(app)
-    command = group.commands[name]
+    """A command of the `app` in a module of `tenure.cli`."""
+    root = typer.Typer(rich_markup_mode="rich")
+    root.add_typer(import_module(f"tenure.cli.{module}").app)
+    command: Any = typer.main.get_group(root).commands[name]
     return command if name in WITHOUT_SERVER_OPTION else add_server_options(command)
 
 
-def _nothing() -> None:
-    """A group of its own."""
-
-
-def suggest_commands(given: str, known: Iterable[str]) -> str:
-    """What may have been meant, as the end of a sentence."""
+def suggest_names(given: str, known: Iterable[str]) -> str:
+    """The known names that are close to what was typed, as a sentence."""
     near = suggest(given, known, most=3, cutoff=0.5)
     return f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""

@@ -1,20 +1,19 @@
-"""`tenure demo`: a release that survives the death of its worker, and the record of it.
+"""`tenure demo`: a release that survives a crash of its worker, and its history.
 
-Law: what is shown is read from the database; the demonstration fails (exit 1) if anything is not as it must be.
+Law: everything that is shown is read from the database. The demonstration ends with 1 if its outcome is wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -25,8 +24,9 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.common.console import err, escape_control, out, print_json, safe_text
-from tenure.cli.common.options import not_empty
+from tenure.cli.approvals.prompt import read_line
+from tenure.cli.common.console import count_noun, escape_control, out, print_json, safe_text, say, warn
+from tenure.cli.common.options import AsJson, not_empty
 from tenure.cli.ops.doctor import locate_violation
 from tenure.demo.scenario import DIRECTOR, FIRST, STEPS, DemoApproval, DemoProgress, DemoResult, DemoScenario
 from tenure.demo.timeline import TimelineEntry
@@ -34,7 +34,6 @@ from tenure.demo.workflow import release
 from tenure.engine import Engine
 from tenure.engine.entry_point import run_in_loop
 from tenure.errors import TenureError
-from tenure.futures import fail_future
 from tenure.private_files import make_folder
 from tenure.shapes.approvals import Approval
 
@@ -43,65 +42,64 @@ if TYPE_CHECKING:
 
 SWEEP_SECONDS = 0.2
 ANSWER_SECONDS = 1.0
-"""How long the question stays open where there is nobody to ask."""
+"""How long the approval stays open if there is no terminal."""
 _TONES = {"": "", "good": "green", "bad": "red", "wait": "yellow"}
 _MARKS = {"waits": ("·", "dim"), "done": ("✓", "green"), "asks": ("?", "yellow"), "failed": ("✗", "red")}
 _EPILOG = """
 What to look for:
 
-1. build is done once, however often a worker dies after it: its result is recorded.
+1. build runs once, however often a worker crashes after it: its result is recorded.
 
-2. test fails, and is tried again: the failure and the number of the try are recorded too.
+2. test fails and runs again: the failure and the number of the attempt are recorded, too.
 
 3. approve asks you. While you think, no worker holds the run; it would survive a restart of everything.
 
-4. deploy is under way when its worker is killed (kill -9, a real process). It is seen to be gone, another worker takes over.
+4. deploy is running when its worker is killed (kill -9, a real process). Tenure notices, and another worker takes over.
 
-5. verify waits for an event from outside, which is delivered twice and counts once.
+5. verify waits for an external event, which is delivered twice and counts once.
 
-Then the history is told, and the doctor checks every invariant over the database.
+Then you see the history, and the doctor checks every invariant over the database.
 
-tenure demo --folder demo -- keep it, and look at it: tenure --help, tenure runs list --db demo/demo.db
+tenure demo --folder demo -- keep the database, and look at it: tenure runs list --db demo/demo.db
 
-The workflow is src/tenure/demo/workflow.py; docs/quickstart.md goes on from here.
+The workflow is src/tenure/demo/workflow.py. Continue with docs/quickstart.md.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=_EPILOG)(demo)
+app = typer.Typer()
 
 
+@app.command(epilog=_EPILOG)
 def demo(
     folder: Annotated[
         str | None,
         typer.Option(
-            help="Where; it is made, and kept.  \\[default: a temporary folder]",
+            help="Create this folder, and keep it.  \\[default: a temporary folder]",
             show_default=False,
             callback=not_empty,
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; the answer is yes.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; approve.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Watch a release survive the death of its worker, answer its question, and read the record. Takes 15 seconds.
+    """Watch a release survive a crash of its worker, answer its approval, and read its history. Takes 15 seconds.
 
-    A workflow of five steps on an SQLite file of its own, with workers that are processes of their own.
+    It runs a workflow of five steps on a new SQLite file, with workers in separate processes.
     """
     with _folder(folder) as place:
-        verdict, lines, report = run_in_loop(_play(place, yes, as_json))
+        result, lines, report = run_in_loop(_play(place, yes, as_json))
     if as_json:
         found = {"clean": report.clean, "checked": len(report.checked), "found": report.found}
-        print_json({"verdict": verdict, "story": lines, "doctor": found})
+        print_json({"verdict": result, "story": lines, "doctor": found})
     else:
-        _show(verdict, lines, report, folder)
-    if verdict.problems or not report.clean:
+        _show(result, lines, report, folder)
+    if result.problems or not report.clean:
         raise typer.Exit(1)
 
 
 @contextmanager
 def _folder(named: str | None) -> Iterator[Path]:
-    """An empty folder; one that nobody named is gone afterwards."""
+    """An empty folder. A temporary one is removed afterwards."""
     if named is not None:
         place = Path(named).absolute()
         try:
@@ -110,7 +108,7 @@ def _folder(named: str | None) -> Iterator[Path]:
         except OSError as fault:
             raise TenureError("INVALID_INPUT", f"{named} cannot be used: {fault}") from fault
         if used:
-            raise TenureError("INVALID_INPUT", f"{named} is not empty; name a folder that is not there yet")
+            raise TenureError("INVALID_INPUT", f"{named} is not empty; name a new folder")
         yield place
         return
     made = Path(tempfile.mkdtemp(prefix="tenure-demo-"))
@@ -123,13 +121,13 @@ def _folder(named: str | None) -> Iterator[Path]:
 async def _play(folder: Path, yes: bool, quiet: bool) -> tuple[DemoResult, list[TimelineEntry], DoctorReport]:
     console = out()
     is_live = console.is_terminal and not quiet
-    screen: _Screen = _Quiet() if quiet else _Picture(console) if is_live else _Lines(console)
+    screen: _Screen = _Screen() if quiet else _Picture(console) if is_live else _Lines(console)
     asks = is_live and not yes and sys.stdin is not None and sys.stdin.isatty()
 
     async def answer(question: Approval) -> DemoApproval:
         if not asks:
             await asyncio.sleep(ANSWER_SECONDS)
-            return DemoApproval(True, "ada", "there is nobody at a terminal, so the demonstration says yes")
+            return DemoApproval(True, "ada", "there is no terminal, so the demonstration approves")
         screen.stop()
         return await _ask(console, question)
 
@@ -158,7 +156,7 @@ def _introduce(console: Console) -> None:
 
 
 async def _ask(console: Console, question: Approval) -> DemoApproval:
-    """Ask at the terminal; whoever just presses Enter says yes."""
+    """Ask at the terminal. Enter alone means yes."""
     facts = "\n".join(f"{name}: {value}" for name, value in question.question.items())
     panel = Panel(
         Text(escape_control(facts)),
@@ -169,53 +167,30 @@ async def _ask(console: Console, question: Approval) -> DemoApproval:
     console.print(panel)
     while True:
         console.print(Text("Your answer? [Y/n] "), end="")
-        said = (await _line()).strip().lower()
+        text = await read_line()
+        if not text:
+            raise EOFError("the terminal was closed")
+        said = text.strip().lower()
         if said in ("", "y", "yes"):
             return DemoApproval(True, "you")
         if said in ("n", "no"):
             return DemoApproval(False, "you", "said at the terminal")
 
 
-async def _line() -> str:
-    """A line from the terminal, which can be given up: no thread is left reading."""
-    loop = asyncio.get_running_loop()
-    got: asyncio.Future[str] = loop.create_future()
-    descriptor = sys.stdin.fileno()
-
-    def ready() -> None:
-        text = os.read(descriptor, 4096).decode(errors="replace")
-        if not got.done():
-            if text:
-                got.set_result(text)
-            else:
-                fail_future(got, EOFError("the terminal was closed"))
-
-    sys.stdout.flush()
-    loop.add_reader(descriptor, ready)
-    try:
-        return await got
-    finally:
-        loop.remove_reader(descriptor)
-
-
 # -------------------------------------------------------------------------------------------- progress
 
 
-class _Screen(Protocol):
-    def show(self, now: DemoProgress) -> None: ...
+class _Screen:
+    """Shows nothing: for JSON."""
 
-    def stop(self) -> None: ...
-
-
-class _Quiet:
     def show(self, now: DemoProgress) -> None:
-        """Nothing, where JSON is wanted."""
+        """Show the current state."""
 
     def stop(self) -> None:
-        """Nothing to leave."""
+        """Leave the terminal to others."""
 
 
-class _Picture:
+class _Picture(_Screen):
     """The five steps, changing in place."""
 
     def __init__(self, console: Console) -> None:
@@ -224,14 +199,12 @@ class _Picture:
         self._spinner = Spinner("dots")
 
     def show(self, now: DemoProgress) -> None:
-        """Show how it stands."""
         if self._live is None:
             self._live = Live(console=self._console, refresh_per_second=10, transient=False)
             self._live.start()
         self._live.update(self._drawn(now))
 
     def stop(self) -> None:
-        """Leave the last picture, and the terminal to others."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -239,16 +212,15 @@ class _Picture:
     def _drawn(self, now: DemoProgress) -> RenderableType:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for name in STEPS:
-            state = now.states[name]
-            mark, style = _MARKS.get(state, ("", "cyan"))
+            mark, style = _MARKS.get(now.states[name], ("", "cyan"))
             first: RenderableType = Text(mark, style) if mark else self._spinner
             table.add_row(first, Text(name, "bold"), Text(now.details[name], "dim"))
         head = Text.assemble((now.run_id, "dim"), "  ", (now.status, "bold"))
         return Group(head, table, Text(now.note, "italic"))
 
 
-class _Lines:
-    """A line for each change, where there is no terminal."""
+class _Lines(_Screen):
+    """A line for each change, if there is no terminal."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -256,7 +228,6 @@ class _Lines:
         self._note = ""
 
     def show(self, now: DemoProgress) -> None:
-        """Tell what has changed."""
         if now.note != self._note:
             self._note = now.note
             self._console.print(Text(now.note))
@@ -266,82 +237,63 @@ class _Lines:
                 self._seen[name] = is_now
                 self._console.print(Text(f"  {name:8} {is_now[0]:6} {is_now[1]}".rstrip()))
 
-    def stop(self) -> None:
-        """Nothing to leave."""
-
 
 # -------------------------------------------------------------------------------------------- the report
 
 
-def _show(verdict: DemoResult, lines: list[TimelineEntry], report: DoctorReport, folder: str | None) -> None:
-    console = out()
-    console.print()
-    console.print(Text(f"The history of {verdict.run_id}", "bold"))
-    console.print(_told(verdict, lines))
-    console.print()
-    if verdict.killed_pid is not None:
-        console.print(
-            Text(
-                f"{FIRST} had updated {_listed(verdict.updated_before)} when it was killed;"
-                f" {verdict.taken_over_seconds:.1f} s later another worker went on with"
-                f" {_listed(verdict.updated_after)}. Nothing that was done is done again."
-            )
+def _show(result: DemoResult, lines: list[TimelineEntry], report: DoctorReport, folder: str | None) -> None:
+    say("")
+    say(f"The history of {result.run_id}", "bold")
+    say(_history_table(result, lines))
+    say("")
+    if result.killed_pid is not None:
+        say(
+            f"{FIRST} had updated {_join_names(result.updated_before)} when it was killed;"
+            f" {result.taken_over_seconds:.1f} s later another worker continued with"
+            f" {_join_names(result.updated_after)}. No completed step was repeated."
         )
-    elif verdict.reason == "APPROVAL_REJECTED":
-        console.print(
-            Text("You said no: the run has ended, nothing was deployed. Say yes to see a worker die.")
-        )
+    elif result.reason == "APPROVAL_REJECTED":
+        say("You said no: the run has ended, and nothing was deployed. Say yes to see a worker crash.")
     for violation in report.violations:
-        console.print(safe_text(f"{violation.number} {locate_violation(violation)}: {violation.text}", "red"))
+        say(f"{violation.number} {locate_violation(violation)}: {violation.text}", "red")
     found = sum(report.found.values())
-    console.print(
-        Text(
-            f"Doctor: {report.runs} run, {report.events} events, {len(report.checked)} invariants checked:"
-            f" {found or 'no'} violation{'' if found in (0, 1) else 's'}.",
-            "bold red" if found else "bold green",
-        )
+    say(
+        f"Doctor: {report.runs} run, {report.events} events, {len(report.checked)} invariants checked:"
+        f" {count_noun(found, 'violation') if found else 'no violations'}.",
+        "bold red" if found else "bold green",
     )
-    trouble = err()
-    for problem in verdict.problems:
-        trouble.print(safe_text(problem, "red"), soft_wrap=True)
-    if verdict.problems or not report.clean:
-        trouble.print(Text("The demonstration failed.", style="bold red"))
+    for problem in result.problems:
+        warn(problem, "red")
+    if result.problems or not report.clean:
+        warn("The demonstration failed.", "bold red")
         return
-    console.print(Text(f"All of it took {verdict.seconds:.0f} s."))
-    _go_on(console, verdict, folder)
+    say(f"All of it took {result.seconds:.0f} s.")
+    say("")
+    if folder is None:
+        say("tenure demo --folder demo    # keeps the database, to look at it")
+    else:
+        database = f"{folder.rstrip('/')}/demo.db"
+        say(f"tenure runs show {result.run_id} --db {database}")
+        say(f"tenure runs events {result.run_id} --db {database}")
+        say(f"tenure doctor --db {database}")
+    say("docs/quickstart.md           # your first workflow, in ten minutes")
 
 
-def _told(verdict: DemoResult, lines: list[TimelineEntry]) -> Table:
-    """The history; the one thing that is in no history is the death of a process, so it stands between the lines."""
+def _history_table(result: DemoResult, lines: list[TimelineEntry]) -> Table:
+    """The history. The crash of a process is in no history, so it is added as a line without a number."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for name in ("", "after", "who", "what"):
         table.add_column(name, overflow="fold", justify="right" if name in ("", "after") else "left")
-    killed = verdict.killed_seconds
+    killed = result.killed_seconds
     for line in lines:
         if killed is not None and line.seconds > killed:
-            told = (
-                f"kill -9 {verdict.killed_pid}: {FIRST} dies in deploy (not recorded: the dead do not write)"
-            )
-            table.add_row("", f"{killed:.1f} s", "", Text(told, "bold red"))
+            text = f"kill -9 {result.killed_pid}: {FIRST} dies in deploy (not in the history: it could not record that)"
+            table.add_row("", f"{killed:.1f} s", "", Text(text, "bold red"))
             killed = None
-        style = _TONES[line.tone]
-        table.add_row(
-            str(line.seq), f"{line.seconds:.1f} s", safe_text(line.who), safe_text(line.what, style)
-        )
+        what = safe_text(line.what, _TONES[line.tone])
+        table.add_row(str(line.seq), f"{line.seconds:.1f} s", safe_text(line.who), what)
     return table
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _join_names(names: tuple[str, ...]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _go_on(console: Console, verdict: DemoResult, folder: str | None) -> None:
-    console.print()
-    if folder is None:
-        console.print(Text("tenure demo --folder demo    # keeps the database, to look at it"))
-    else:
-        database = f"{folder.rstrip('/')}/demo.db"
-        console.print(Text(f"tenure runs show {verdict.run_id} --db {database}"), soft_wrap=True)
-        console.print(Text(f"tenure runs events {verdict.run_id} --db {database}"), soft_wrap=True)
-        console.print(Text(f"tenure doctor --db {database}"), soft_wrap=True)
-    console.print(Text("docs/quickstart.md           # your first workflow, in ten minutes"))

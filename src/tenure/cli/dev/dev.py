@@ -1,6 +1,6 @@
-"""`tenure dev`: work on an app: a server and a worker (with sweeper and scheduler) in a process that is made anew on changes.
+"""`tenure dev`: a server and a worker in a process that restarts when a file changes.
 
-Law: the process that watches imports nothing of the app, so that a mistake in it never ends the watching.
+Law: the process that watches files does not import the app, so that an error in the app never ends the watching.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from tenure.cli.common.console import err, safe_text
+from tenure.cli.common.arguments import parse_seconds
+from tenure.cli.common.console import warn
 from tenure.cli.common.options import (
     ConnectorsFile,
     Db,
@@ -26,7 +27,6 @@ from tenure.cli.common.options import (
     WaitForDatabase,
     WithEvidence,
 )
-from tenure.cli.common.session import parse_seconds
 from tenure.cli.dev.dev_server import NO_DATABASE, DevOptions
 from tenure.cli.ops.serve import DEFAULT_SETTINGS, Host, Port, require_server_extra
 from tenure.cli.ops.worker import Grace, Queues, Slots, Target
@@ -35,7 +35,7 @@ from tenure.errors import TenureError
 LOOK_SECONDS = 0.4
 STOP_SECONDS = 15.0
 SUFFIXES = (".py", ".yaml", ".yml")
-"""What an app is made of; data that it writes does not start it anew."""
+"""The files of an app. Changes of other files, such as data, do not restart it."""
 IGNORED = frozenset({".venv", "venv", "node_modules", "__pycache__", "build", "dist"})
 FILES_MAX = 5_000
 INTERRUPTED = 130
@@ -46,15 +46,14 @@ tenure dev app -- then, elsewhere: tenure run app.py --detach, or over HTTP:
 
 curl -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" http://127.0.0.1:8700/runs -d '{"workflow": "hello"}'
 
-The first start makes the tenant `default` and shows two keys, once: one for you, who may approve, and one for programs.
+The first start creates the tenant `default` and shows two keys, once: one for you, which may approve, and one for programs.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=_EPILOG)(dev)
+app = typer.Typer()
 
 
+@app.command(epilog=_EPILOG)
 def dev(
     target: Target = None,
     slots: Slots = 100,
@@ -66,10 +65,10 @@ def dev(
             "--commands/--no-commands", help="Execute the commands of YAML workflows on this machine."
         ),
     ] = True,
-    reload: Annotated[bool, typer.Option("--reload/--no-reload", help="Anew when a file changes.")] = True,
+    reload: Annotated[bool, typer.Option("--reload/--no-reload", help="Restart when a file changes.")] = True,
     host: Host = DEFAULT_SETTINGS.host,
     port: Port = DEFAULT_SETTINGS.port,
-    server: Annotated[bool, typer.Option("--api/--no-api", help="Whether to serve the HTTP API too.")] = True,
+    server: Annotated[bool, typer.Option("--api/--no-api", help="Also serve the HTTP API.")] = True,
     connectors: ConnectorsFile = None,
     policy: PolicyFile = None,
     evidence: WithEvidence = False,
@@ -77,15 +76,15 @@ def dev(
     db: Db = None,
     wait_for_database: WaitForDatabase = "60s",
 ) -> None:
-    """Serve an app while you work on it: the HTTP API, a worker, the sweeper and the scheduler; anew whenever a file changes.
+    """Serve an app while you work on it: the HTTP API, a worker, the sweeper and the scheduler. Restarts when a file changes.
 
-    Runs survive every restart: what was recorded is kept, the rest is taken up again.
+    Runs survive every restart: recorded steps are kept, the others run again.
     """
     if server:
         try:
             require_server_extra()
         except TenureError as missing:
-            err().print(safe_text(f"{missing.message}; without it there is only the worker", "yellow"))
+            warn(f"{missing.message}; without it there is only the worker")
             server = False
     if target is None and not commands and not server:
         raise typer.BadParameter("name a module to serve, or --commands", param_hint="TARGET")
@@ -105,24 +104,22 @@ def dev(
         evidence=evidence,
         signing_key=signing_key,
     )
-    parse_seconds(wait_for_database)  # refused here, and not by what is started
-    watched = _Watched(Path.cwd())
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # whoever ends us ends what we started
+    parse_seconds(wait_for_database)  # refuse it here, not in the child process
+    files = _WatchedFiles(Path.cwd())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the child, too
     child, first = _start(wanted), True
     try:
         while True:
             time.sleep(LOOK_SECONDS)
             ended = child.poll()
-            changed = watched.changed() if reload else None
+            changed = files.find_change() if reload else None
+            if changed is None and ended is not None:
+                if not reload or (first and ended == NO_DATABASE):
+                    raise typer.Exit(1 if ended == NO_DATABASE else ended)
+                warn("it has ended; waiting for a change")
+                changed = files.wait()
             if changed is not None:
-                err().print(safe_text(f"{changed} changed: starting anew", "cyan"))
-                _stop(child)
-                child, first = _start(wanted), False
-            elif ended is not None and (not reload or (first and ended == NO_DATABASE)):
-                raise typer.Exit(1 if ended == NO_DATABASE else ended)
-            elif ended is not None:
-                err().print(safe_text("it has ended; waiting for a change", "yellow"))
-                err().print(safe_text(f"{watched.wait()} changed: starting anew", "cyan"))
+                warn(f"{changed} changed: restarting", "cyan")
                 _stop(child)
                 child, first = _start(wanted), False
     except KeyboardInterrupt:
@@ -130,20 +127,20 @@ def dev(
         raise typer.Exit(INTERRUPTED) from None
 
 
-_held: dict[int, int] = {}
-"""Our ends of the pipes of those we have started, by process."""
+_pipes: dict[int, int] = {}
+"""Our ends of the pipes to children, by process id."""
 
 
 def _start(wanted: DevOptions) -> subprocess.Popen[bytes]:
-    # In a group of its own: Ctrl-C is ours to pass on. Its end of the pipe tells it that we are gone, whichever way.
+    # The child is in its own process group, so that we pass on Ctrl-C. Its end of the pipe tells it when we are gone.
     theirs, ours = os.pipe()
-    told = msgspec.json.encode(msgspec.structs.replace(wanted, owner=theirs)).decode()
-    command = [sys.executable, "-m", "tenure.cli.dev.dev_server", told]
+    options = msgspec.json.encode(msgspec.structs.replace(wanted, parent_pipe=theirs)).decode()
+    command = [sys.executable, "-m", "tenure.cli.dev.dev_server", options]
     try:
         child = subprocess.Popen(command, start_new_session=True, pass_fds=(theirs,))
     finally:
         os.close(theirs)
-    _held[child.pid] = ours
+    _pipes[child.pid] = ours
     return child
 
 
@@ -156,12 +153,12 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
             child.kill()
             child.wait()
     os.close(
-        _held.pop(child.pid)
-    )  # now: the end of the pipe is a signal, too, and a second one would not be in peace
+        _pipes.pop(child.pid)
+    )  # not earlier: a closed pipe is a second signal, and would end the child at once
 
 
-class _Watched:
-    """The files of a folder, and when they were changed."""
+class _WatchedFiles:
+    """The files of a folder, with the times of their last changes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -183,14 +180,13 @@ class _Watched:
                 except OSError:
                     continue
 
-    def changed(self) -> str | None:
-        """A file that was changed, made or removed since the last look."""
+    def find_change(self) -> str | None:
+        """A file that was changed, created or removed since the last call."""
         now = dict(self._look())
         before, self._known = self._known, now
         return next((name for name in {**before, **now} if before.get(name) != now.get(name)), None)
 
     def wait(self) -> str:
-        """Wait for a change."""
-        while (found := self.changed()) is None:
+        while (found := self.find_change()) is None:
             time.sleep(LOOK_SECONDS)
         return found

@@ -1,4 +1,4 @@
-"""`tenure init`: a project that runs: a workflow in Python, one in YAML, a test, and what to type."""
+"""`tenure init`: create a project with a workflow in Python, one in YAML, and a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tenure.cli.common.console import out, print_json, safe_text
+from tenure.cli.common.console import show_result
 from tenure.cli.common.options import AsJson
 from tenure.errors import Detail, TenureError
 
@@ -16,20 +16,19 @@ FILES = ("app.py", "workflow.yaml", "test_app.py", "README.md")
 _FOLDER = "starter"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog="Example:\n\ntenure init hello && cd hello && tenure run app.py --input name=Ada")(
-        init
-    )
+app = typer.Typer()
 
 
+@app.command(epilog="Example:\n\ntenure init hello && cd hello && tenure run app.py --input name=Ada")
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where; made if it is not there.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="The folder; created if it does not exist.")
+    ] = Path(),
     as_json: AsJson = False,
 ) -> None:
-    """Make a project that runs: a workflow with two steps, a retry and an approval; the same in YAML; a test.
+    """Create a project: a workflow with two steps, a retry and an approval; the same in YAML; and a test.
 
-    Nothing that exists is overwritten.
+    Existing files are not overwritten.
     """
     taken = [name for name in FILES if (folder / name).exists()]
     if taken:
@@ -45,24 +44,18 @@ def init(
                 file.write((source / f"{name}.txt").read_text(encoding="utf-8"))
     except OSError as fault:
         raise TenureError("INVALID_INPUT", f"{folder} cannot be written: {fault.strerror}") from fault
-    if as_json:
-        print_json({"folder": str(folder), "files": list(FILES)})
-        return
-    _show_next(folder)
-
-
-def _show_next(folder: Path) -> None:
-    console = out()
-    for name in FILES:
-        console.print(safe_text(f"made {folder / name}"))
-    console.print()
-    console.print(safe_text("Next:"))
-    lines = [] if folder == Path() else [(f"cd {folder}", "")]
-    lines += [
-        ("tenure run app.py --input name=Ada", "run it here; it asks you before it sends"),
-        ("tenure runs list", "what there is; tenure runs show RUN, tenure runs why RUN"),
-        ("tenure run workflow.yaml", "the same as a YAML file"),
-        ("python -m pytest", "its test, on a clock that jumps"),
-    ]
-    for command, what in lines:
-        console.print(safe_text(f"  {command:<38}{'# ' if what else ''}{what}".rstrip()), soft_wrap=True)
+    commands = {
+        "tenure run app.py --input name=Ada": "run it here; it asks you before it sends",
+        "tenure runs list": "all runs; then tenure runs show RUN, tenure runs why RUN",
+        "tenure run workflow.yaml": "the same as a YAML file",
+        "python -m pytest": "its test, on a clock that jumps",
+    }
+    show_result(
+        {"folder": str(folder), "files": list(FILES)},
+        as_json,
+        *(f"made {folder / name}" for name in FILES),
+        "",
+        "Next:",
+        *([] if folder == Path() else [f"  cd {folder}"]),
+        *(f"  {command:<38}# {what}" for command, what in commands.items()),
+    )

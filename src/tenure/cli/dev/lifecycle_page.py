@@ -1,4 +1,4 @@
-"""docs/lifecycle.md, generated: the kernel's machines, its moves, and each profile with its proof."""
+"""The page docs/lifecycle.md: the kernel's machines, its moves, and each profile with its proof."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from tenure.cli.dev.mermaid import machine_diagram, profile_diagram
 from tenure.kernel import profiles, refinement
 from tenure.kernel.machines import MACHINES, MOVES, JointState
 from tenure.kernel.profile import ENTITIES, DocumentEdge, Entity, IndirectEdge, Profile, Timing
-from tenure.kernel.retry import KERNEL_RULES, Backoff
+from tenure.kernel.retry import KERNEL_RULES
 from tenure.kernel.state_machine import Machine
 
 
 def render_page() -> str:
-    """The whole page."""
     lines = [
         "# Lifecycles",
         "",
@@ -39,7 +38,7 @@ def render_page() -> str:
 
 
 def profile_traits(profile: Profile) -> list[str]:
-    """What a profile chooses besides words and figures, as sentences."""
+    """The choices of a profile besides words and figures, as sentences."""
     recovery = {
         "requeue": "A step whose worker is lost goes back to the queue.",
         "resume_or_fail": "A step whose worker is lost goes on from its checkpoints, or fails.",
@@ -55,10 +54,11 @@ def profile_traits(profile: Profile) -> list[str]:
 
 
 def timing_rows(profile: Profile) -> Iterator[tuple[str, str]]:
-    """The timing defaults, worded."""
+    """The defaults of timings, in words."""
     timing = profile.timing
     yield "retries", f"{timing.retries} ({timing.attempts_max} tries)"
-    yield "backoff", _backoff(timing.backoff, timing.retries)
+    pauses = (f"{timing.backoff.nominal_seconds(n):g}" for n in range(1, max(timing.retries, 1) + 1))
+    yield "backoff", f"{', '.join(pauses)} s"
     yield "jitter", f"up to {timing.jitter:.0%} more"
     for key in Timing.__struct_fields__:
         if key.endswith("_seconds"):
@@ -69,9 +69,14 @@ def timing_rows(profile: Profile) -> Iterator[tuple[str, str]]:
             )
 
 
-def _backoff(backoff: Backoff, retries: int) -> str:
-    shown = ", ".join(f"{backoff.nominal_seconds(n):g}" for n in range(1, max(retries, 1) + 1))
-    return f"{shown} s"
+def rule_rows(profile: Profile) -> list[tuple[str, str, str]]:
+    """Failure codes, what happens then, and a note."""
+    rules = [(rule, f"always: {rule.note}") for rule in KERNEL_RULES]
+    rules += [(rule, rule.note) for rule in profile.rules]
+    return [
+        *((rule.pattern, "retry" if rule.retryable else "final", note) for rule, note in rules),
+        ("anything else", "retry" if profile.default_retryable else "final", ""),
+    ]
 
 
 def word_rows(profile: Profile, entity: Entity) -> Iterator[tuple[str, str]]:
@@ -89,7 +94,7 @@ def word_rows(profile: Profile, entity: Entity) -> Iterator[tuple[str, str]]:
 
 
 def trigger_text(line: DocumentEdge | IndirectEdge) -> str:
-    """What makes a transition; for one beside the state also by what."""
+    """What triggers a transition. For a transition beside the state, also how the kernel shows it."""
     if isinstance(line, DocumentEdge):
         return line.trigger
     by = [*line.moves, *([f"the fact {line.fact}"] if line.fact else [])]
@@ -171,11 +176,7 @@ def _summary() -> list[str]:
 
 
 def _profile(profile: Profile) -> list[str]:
-    rules = [
-        *((f"`{r.pattern}`", "retry" if r.retryable else "final", f"always: {r.note}") for r in KERNEL_RULES),
-        *((f"`{r.pattern}`", "retry" if r.retryable else "final", r.note) for r in profile.rules),
-        ("anything else", "retry" if profile.default_retryable else "final", ""),
-    ]
+    *rules, other = rule_rows(profile)
     lines = [
         f"### {profile.title} (`{profile.name}`)",
         "",
@@ -183,7 +184,7 @@ def _profile(profile: Profile) -> list[str]:
         "",
         *_drawn(profile_diagram(profile)),
         *_table(("timing", "default"), timing_rows(profile)),
-        *_table(("failure code", "then", "note"), rules),
+        *_table(("failure code", "then", "note"), [*((f"`{code}`", *rest) for code, *rest in rules), other]),
     ]
     for entity in ENTITIES:
         lines += _vocabulary(profile, entity)

@@ -1,4 +1,4 @@
-"""`tenure simulate`: hunt for violations of the invariants in worlds made from seeds."""
+"""`tenure simulate`: search for violations of the invariants in simulated worlds made from seeds."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tenure.cli.common.options import AsJson
 SEEDS = 1000
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("simulate")(simulate)
+app = typer.Typer()
 
 
+@app.command()
 def simulate(
     seeds: Annotated[
         int | None, typer.Option(min=1, help="How many seeds to run.  \\[default: 1000]")
     ] = None,
     start: Annotated[int | None, typer.Option(min=0, help="The first seed.  \\[default: 0]")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Run just this seed.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Run only this seed.")] = None,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes to use; as many as cores by default.")
+        int | None,
+        typer.Option(min=1, help="Processes to use.  \\[default: one for each core]", show_default=False),
     ] = None,
     trace: Annotated[
         bool, typer.Option("--trace", help="With --seed: print everything that happens.")
@@ -37,16 +37,18 @@ def simulate(
 ) -> None:
     """Run the real kernel, orchestrator and SQLite store in simulated worlds full of faults.
 
-    Every seed is a world of its own: processes that crash before and after their commits, messages lost,
-    repeated and late, workers that stand still, clocks that are wrong. The invariants are checked after every
-    commit, and once the faults stop everything must heal. A failing seed prints the line that reproduces it.
+    Each seed is a different world: processes crash before and after their commits; messages are lost, repeated and late; workers
+    hang; clocks are wrong. The invariants are checked after every commit, and once the faults stop, everything must recover. A
+    failing seed prints the command that reproduces it.
     """
     if seed is not None and not (seeds is start is jobs is None):
-        raise typer.BadParameter("it is one seed: leave out --seeds, --start and --jobs", param_hint="--seed")
+        raise typer.BadParameter(
+            "leave out --seeds, --start and --jobs: they are for several seeds", param_hint="--seed"
+        )
     if seed is not None:
         _one(seed, trace=trace, as_json=as_json)
     elif trace:
-        raise typer.BadParameter("a trace is of one seed: use it with --seed", param_hint="--trace")
+        raise typer.BadParameter("a trace shows one seed: add --seed", param_hint="--trace")
     else:
         first = start or 0
         _many(range(first, first + (seeds or SEEDS)), jobs or os.cpu_count() or 1, as_json=as_json)

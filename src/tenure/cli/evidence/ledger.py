@@ -1,51 +1,45 @@
-"""`tenure ledger`: what was sealed and signed for, taken out of the database and checked against it.
+"""`tenure ledger`: ledgers and their signed checkpoints, exported and checked.
 
 Laws:
-1. `check` ends with 0 where nothing is wrong, with 1 where something is; what could not be checked is said.
-2. Over a server `show`, `export` and `check` look at what is signed for and prove it; `sign` is for whoever has the database and the key.
+1. `check` ends with 0 if nothing is wrong, else with 1. It names what it could not check.
+2. On a server, `show`, `export` and `check` work on what is signed, and prove it. `sign` needs the database and the signing key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.common.console import count_noun, err, out, print_json, safe_text
-from tenure.cli.common.options import AsJson, Db, SigningKey
-from tenure.cli.common.server_option import refuse_server
-from tenure.cli.common.session import By, call_engine, caller_id, run_async
-from tenure.cli.identity.shared import call_local_or_server
-from tenure.cli.runs.run_tables import make_table
+from tenure.cli.common.arguments import read_bytes
+from tenure.cli.common.backend import call_either, call_engine, caller_id
+from tenure.cli.common.console import count_noun, print_json, say, warn
+from tenure.cli.common.options import AsJson, By, Db, SigningKey
+from tenure.cli.common.tables import show_table
+from tenure.cli.evidence.verify import show_checks
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
-    from tenure.client.transport import Transport
+    from tenure.client import Client
+    from tenure.client.ledger import RemoteLedger
     from tenure.engine import Engine
     from tenure.govern.ledger.audit import LedgerAudit
-    from tenure.kernel.governance_rows import SignedCheckpointRow
-    from tenure.proof.signed_notes import LedgerCheckpoint
-    from tenure.store.ledger import LedgerSize
-    from tenure.store.port import Store
 
-T = TypeVar("T")
-
-_app = typer.Typer(
+app = typer.Typer(
     name="ledger",
-    help="A tenant's ledger: two leaves per run and its admin chain, under signed checkpoints.",
+    help="Ledgers: for each tenant, two leaves per run and the audit chain, under signed checkpoints.",
     epilog="""
-    Keep a checkpoint where nobody who can write the database can write, and compare now and then:
+    Keep a checkpoint out of reach of people who can write to the database, and compare from time to time:
 
     tenure ledger export --tenant acme --to /safe/acme.checkpoint
 
     tenure ledger check --checkpoint /safe/acme.checkpoint --trust trust.json
 
-    With --server they ask a server instead, for the tenant whose key it is; `sign` needs the database and the signing key.
+    With --server these commands work on a server, for the key's tenant. `sign` needs the database and the signing key.
 
-    A dropped run, a history or ledger that was cut off, a change, an old backup that was put back: each is named.
-    docs/ledger.md explains the whole, and the formats.
+    The check reports dropped runs, changed or truncated histories and ledgers, and restored old backups. docs/ledger.md explains
+    ledgers and their formats.
     """,
     no_args_is_help=True,
 )
@@ -54,40 +48,32 @@ _Whose = Annotated[
     str | None,
     typer.Option(
         "--tenant",
-        help="Whose.  \\[default: default; of `check`: the checkpoint's, else all]",
+        help="The tenant.  \\[default: default; for `check`: the checkpoint's, else all]",
         show_default=False,
     ),
 ]
 _Installation = Annotated[
-    bool, typer.Option("--installation", help="The installation's own, which has the signing keys.")
+    bool, typer.Option("--installation", help="The installation's own ledger, which has the signing keys.")
 ]
 LEAVES_SHOWN = 20
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
+def _remote_ledger(client: Client, tenant: str | None, installation: bool) -> RemoteLedger:
+    from tenure.client.ledger import RemoteLedger
 
-
-def _on_either(
-    db: str | None, here: Callable[[Store], Awaitable[T]], there: Callable[[Transport], Awaitable[T]]
-) -> T:
-    """One look at the ledgers of a database, or at a server's."""
-    return call_local_or_server(db, lambda engine: here(engine.store), there)
-
-
-def _no_installation(installation: bool) -> None:
     if installation:
         raise TenureError("INVALID_INPUT", "the installation's own ledger is in its database: use --db")
+    return RemoteLedger(client.transport, tenant)
 
 
-def _whose(tenant: str | None, installation: bool) -> str:
+def _tenant_name(tenant: str | None, installation: bool) -> str:
+    """The tenant whose ledger is meant; the installation's own ledger has an empty name."""
     if installation and tenant is not None:
-        raise typer.BadParameter("name a --tenant or say --installation")
+        raise typer.BadParameter("give --tenant or --installation, not both")
     return "" if installation else tenant or "default"
 
 
-@_app.command()
+@app.command()
 def show(
     tenant: _Whose = None,
     installation: _Installation = False,
@@ -95,15 +81,15 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a ledger: its size and root, its newest checkpoint, and its last leaves."""
-    whose = _whose(tenant, installation)
+    name = _tenant_name(tenant, installation)
 
-    async def look(store: Store) -> dict[str, object]:
+    async def local(engine: Engine) -> dict[str, Any]:
         from tenure.govern.ledger.tenant_ledger import TenantLedger
         from tenure.proof.ledger_leaves import leaf_facts, leaf_problem
 
-        book = TenantLedger(store, whose)
+        book = TenantLedger(engine.store, name)
         size, newest = await book.size(), await book.newest()
-        found = await store.read("leaves_after", whose, size - 1 - LEAVES_SHOWN, LEAVES_SHOWN)
+        found = await engine.store.read("leaves_after", name, size - 1 - LEAVES_SHOWN, LEAVES_SHOWN)
         return {
             "origin": await book.origin(),
             "size": size,
@@ -118,11 +104,8 @@ def show(
             ],
         }
 
-    async def look_there(to: Transport) -> dict[str, object]:
-        from tenure.client.ledger import RemoteLedger
-
-        _no_installation(installation)
-        ledger = RemoteLedger(to, tenant)
+    async def remote(client: Client) -> dict[str, Any]:
+        ledger = _remote_ledger(client, tenant, installation)
         newest = await ledger.newest()
         if newest is None:
             return {"origin": None, "size": 0, "root": "", "checkpoint": None, "leaves": []}
@@ -134,48 +117,36 @@ def show(
             "leaves": await ledger.leaves(newest, LEAVES_SHOWN),
         }
 
-    _show(_on_either(db, look, look_there), as_json)
-
-
-def _show(seen: dict[str, object], as_json: bool) -> None:
+    found = call_either(db, "default", local, remote)
     if as_json:
-        print_json(seen)
+        print_json(found)
         return
-    console = out()
-    shows = make_table("leaf", "kind", "of", "events", "says")
-    leaves = seen["leaves"]
-    assert isinstance(leaves, list)
-    for leaf in leaves:
-        of = leaf.get("run") or leaf.get("key", "")[:12] or f"line {leaf.get('seq', '?')}"
-        says = leaf.get("problem") or leaf.get("outcome") or leaf.get("action") or ""
-        shows.add_row(
-            str(leaf["pos"]),
-            safe_text(leaf.get("kind", "?")),
-            safe_text(of),
-            safe_text(leaf.get("events", "")),
-            safe_text(says),
-        )
-    if leaves:
-        console.print(shows)
-    console.print(safe_text(f"{seen['origin'] or 'no name yet: no signing key was ever used here'}"))
-    console.print(
-        f"{count_noun(int(str(seen['size'])), 'leaf').replace('leafs', 'leaves')}, root {seen['root']}"
-    )
-    newest = seen["checkpoint"]
-    if isinstance(newest, dict):
-        console.print(safe_text(f"signed for up to {newest['size']}:\n\n{newest['note']}"), end="")
+    if found["leaves"]:
+        columns = ("leaf", "kind", "of", "events", "says")
+        show_table(found["leaves"], False, "", columns, _leaf_cells)
+    say(found["origin"] or "no name yet: no signing key was ever used here")
+    leaves = "1 leaf" if found["size"] == 1 else f"{found['size']} leaves"
+    say(f"{leaves}, root {found['root']}")
+    if newest := found["checkpoint"]:
+        say(f"signed for up to {newest['size']}:\n\n{newest['note']}".rstrip("\n"))
     else:
-        console.print("nothing is signed for yet")
+        say("nothing is signed for yet")
 
 
-@_app.command()
+def _leaf_cells(leaf: dict[str, Any]) -> tuple[object, ...]:
+    of = leaf.get("run") or leaf.get("key", "")[:12] or f"line {leaf.get('seq', '?')}"
+    says = leaf.get("problem") or leaf.get("outcome") or leaf.get("action") or ""
+    return leaf["pos"], leaf.get("kind", "?"), of, leaf.get("events", ""), says
+
+
+@app.command()
 def sign(
     signing_key: SigningKey = None,
     db: Db = None,
 ) -> None:
-    """Enter new runs and admin lines and sign for all ledgers now, as a server does by itself every minute. Needs the database."""
+    """Append new runs and audit entries to all ledgers and sign them now, as a server does every minute. Needs the database."""
 
-    async def work(store: Store) -> int:
+    async def sign_all(engine: Engine) -> int:
         from tenure.govern.ledger.keeper import RUNS_AT_ONCE, LedgerKeeper
         from tenure.govern.ledger.signing_keys import SigningKeys
         from tenure.govern.signing import configured_signer
@@ -185,8 +156,8 @@ def sign(
             raise TenureError(
                 "SIGNING_KEY_UNAVAILABLE", "no signing key is named: --signing-key or TENURE_SIGNING_KEY"
             )
-        await SigningKeys(store).ready(signer)
-        keeper = LedgerKeeper(store, signer=lambda: signer)
+        await SigningKeys(engine.store).ready(signer)
+        keeper = LedgerKeeper(engine.store, signer=lambda: signer)
         while await keeper.append_new_runs() == RUNS_AT_ONCE:
             pass
         await keeper.seal_admin_chains()
@@ -194,124 +165,108 @@ def sign(
         await keeper.copy_pending_checkpoints()
         return count
 
-    refuse_server("signing for ledgers takes the database and the signing key: use --db instead of --server")
-    count = run_async(call_engine(db, "default", lambda engine: work(engine.store)))
-    out().print(f"signed {count_noun(count, 'checkpoint')}")
+    refusal = "signing for ledgers takes the database and the signing key: use --db instead of --server"
+    say(f"signed {count_noun(call_engine(db, 'default', sign_all, refusal=refusal), 'checkpoint')}")
 
 
-@_app.command()
+@app.command()
 def export(
-    to: Annotated[str, typer.Option("--to", metavar="FILE|s3://BUCKET/NAME", help="Where it is written.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE|s3://BUCKET/NAME", help="Where to write the checkpoint.")
+    ],
     tenant: _Whose = None,
     installation: _Installation = False,
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the newest checkpoint to a file or an object. An older ledger never takes the place of a newer one."""
-    from tenure.govern.ledger.checkpoint_export import export_checkpoint as written
+    """Write the newest checkpoint to a file or an object. A newer checkpoint is never overwritten by an older one."""
+    from tenure.govern.ledger.checkpoint_export import export_checkpoint
 
-    whose = _whose(tenant, installation)
-
-    async def from_there(transport: Transport) -> SignedCheckpointRow:
-        from tenure.client.ledger import RemoteLedger
-
-        _no_installation(installation)
-        return await RemoteLedger(transport, tenant).export(to)
-
-    made = _on_either(db, lambda store: written(store, whose, to, caller_id(by)), from_there)
+    name = _tenant_name(tenant, installation)
+    made = call_either(
+        db,
+        "default",
+        lambda engine: export_checkpoint(engine.store, name, to, caller_id(by)),
+        lambda client: _remote_ledger(client, tenant, installation).export(to),
+    )
     if as_json:
         print_json(
             {"tenant": made.tenant, "size": made.size, "root": made.root.hex(), "key": made.key_id, "to": to}
         )
     else:
-        err().print(safe_text(f"the checkpoint of {made.size} leaves is in {to}"), soft_wrap=True)
+        warn(f"the checkpoint of {made.size} leaves is in {to}", "")
 
 
-@_app.command()
+@app.command()
 def check(
     tenant: _Whose = None,
     installation: _Installation = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option("--checkpoint", metavar="FILE", help="One that was kept elsewhere.", show_default=False),
+        typer.Option(
+            "--checkpoint", metavar="FILE", help="A checkpoint that was kept elsewhere.", show_default=False
+        ),
     ] = None,
     trust: Annotated[
         Path | None,
-        typer.Option("--trust", metavar="FILE", help="The keys to believe.", show_default=False),
+        typer.Option(
+            "--trust", metavar="FILE", help="A trust file with the keys to trust.", show_default=False
+        ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option("--key", metavar="FILE", help="The public key to believe.", show_default=False),
+        typer.Option("--key", metavar="FILE", help="The public key to trust.", show_default=False),
     ] = None,
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute a ledger, the runs and the admin chain that it tells of, and compare it with a checkpoint."""
+    """Recompute a ledger, its runs and its audit chain, and compare it with a checkpoint."""
+    from tenure.proof import signed_notes
     from tenure.proof.signatures import TrustedKeys
 
-    kept = None if checkpoint is None else _note(checkpoint)
+    kept = None
+    if checkpoint is not None:
+        kept = signed_notes.parse_checkpoint(read_bytes(checkpoint, signed_notes.NOTE_BYTES_MAX))
     trusted = TrustedKeys.given(key, trust)
 
-    async def look(engine: Engine) -> list[LedgerAudit]:
+    async def local(engine: Engine) -> list[LedgerAudit]:
         from tenure.client.ledger import tenant_of_checkpoint
-        from tenure.govern.ledger.audit import audit_ledger as checked
+        from tenure.govern.ledger.audit import audit_ledger
 
-        store = engine.store
-        if kept is not None and tenant is None and not installation:
-            whose = [tenant_of_checkpoint(kept)]
-        elif tenant is None and not installation:
-            sizes: list[LedgerSize] = await store.read("ledger_sizes")
-            whose = [each.tenant for each in sizes]
+        if tenant is not None or installation:
+            names = [_tenant_name(tenant, installation)]
+        elif kept is not None:
+            names = [tenant_of_checkpoint(kept)]
         else:
-            whose = [_whose(tenant, installation)]
+            names = [each.tenant for each in await engine.store.read("ledger_sizes")]
         reachable = engine.artifacts if engine.artifacts.is_configured else None
-        return [await checked(store, each, kept, trusted, reachable) for each in whose]
+        return [await audit_ledger(engine.store, name, kept, trusted, reachable) for name in names]
 
-    async def look_there(to: Transport) -> list[LedgerAudit]:
-        from tenure.client.ledger import RemoteLedger
+    async def remote(client: Client) -> list[LedgerAudit]:
+        return [await _remote_ledger(client, tenant, installation).check(kept, trusted)]
 
-        _no_installation(installation)
-        return [await RemoteLedger(to, tenant).check(kept, trusted)]
-
-    found = call_local_or_server(db, look, look_there)
-    wrong = any(each.flaws for each in found)
+    found = call_either(db, "default", local, remote)
+    is_clean = not any(each.flaws for each in found)
     if as_json:
-        print_json({"clean": not wrong, "ledgers": found})
+        print_json({"clean": is_clean, "ledgers": found})
+    elif not found:
+        say("there is no ledger: nothing was sealed here")
     else:
         for each in found:
-            _tell(each)
-        if not found:
-            out().print("there is no ledger: nothing was sealed here")
-    if wrong:
+            _show_audit(each)
+    if not is_clean:
         raise typer.Exit(1)
 
 
-def _tell(checked: LedgerAudit) -> None:
-    console = out()
-    name = f"tenant {checked.tenant}" if checked.tenant else "the installation"
-    what = f"signed for up to {checked.size} leaves"
-    if checked.runs is not None:
+def _show_audit(audit: LedgerAudit) -> None:
+    name = f"tenant {audit.tenant}" if audit.tenant else "the installation"
+    what = f"signed for up to {audit.size} leaves"
+    if audit.runs is not None:
         what = (
-            f"{checked.size} leaves, {count_noun(checked.runs, 'run')}, {checked.deleted} of them deleted,"
-            f" {count_noun(checked.checkpoints, 'checkpoint')}"
+            f"{audit.size} leaves, {count_noun(audit.runs, 'run')}, {audit.deleted} of them deleted,"
+            f" {count_noun(audit.checkpoints, 'checkpoint')}"
         )
-    console.print(safe_text(f"{name}: {what}"), soft_wrap=True)
-    for line in checked.checked:
-        console.print(safe_text(f"  ok           {line}", "green"), soft_wrap=True)
-    for line in checked.unchecked:
-        console.print(safe_text(f"  not checked  {line}", "yellow"), soft_wrap=True)
-    for flaw in checked.flaws:
-        console.print(
-            safe_text(f"  WRONG        {flaw.code} {flaw.place}: {flaw.text}", "bold red"), soft_wrap=True
-        )
-
-
-def _note(file: Path) -> LedgerCheckpoint:
-    from tenure.proof import signed_notes
-
-    try:
-        with file.open("rb") as opened:
-            return signed_notes.parse_checkpoint(opened.read(signed_notes.NOTE_BYTES_MAX + 1))
-    except OSError as fault:
-        raise TenureError("INVALID_INPUT", f"{file} cannot be read: {fault.strerror}") from fault
+    say(f"{name}: {what}")
+    wrong = [f"{flaw.code} {flaw.place}: {flaw.text}" for flaw in audit.flaws]
+    show_checks(audit.checked, audit.unchecked, wrong)

@@ -1,51 +1,51 @@
-"""`tenure verify`: check evidence with nothing but its files.
+"""`tenure verify`: verify evidence with nothing but its files.
 
-Law: it asks no database and no server. It ends with 0: everything that was asked is proven; 1: something is wrong, and the
-first thing is named; 3: nothing is wrong, but who sealed it was not checked. (2: a wrong use of the command line.)
+Law: it needs no database and no server. Its exit code is 0 if everything that was asked is proven; 1 if something is wrong, and the
+first problem is named; 3 if nothing is wrong but the signature was not checked; and 2 for wrong usage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenure.cli.common.console import out, print_json, safe_text
+from tenure.cli.common.arguments import read_bytes
+from tenure.cli.common.console import print_json, say
 from tenure.cli.common.options import AsJson
-from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.govern.evidence.verification import EvidenceFiles, EvidenceReport
-    from tenure.proof.signatures import TrustedKeys
 
+NOTE_BYTES_MAX = 1024 * 1024
 _EPILOG = """
 Examples:
 
-tenure verify RUN.evidence.zip -- whether it is whole; ends with 3, as nobody said whose key to believe
+tenure verify RUN.evidence.zip -- is it complete and unchanged? Ends with 3, because no trusted key is given
 
-tenure verify RUN.evidence.zip --key seal.pub -- and who sealed it
+tenure verify RUN.evidence.zip --key seal.pub -- and was it signed with this key?
 
-tenure verify RUN.evidence.zip RUN.evidence.1.zip --trust keys.json --checkpoint kept.checkpoint -- and that the ledger has it
+tenure verify RUN.evidence.zip RUN.evidence.1.zip --trust keys.json --checkpoint kept.checkpoint -- and is it in the ledger?
 
-Beside a zip lie NAME.dsse.json (its statement) and NAME.tlog-proof, as `tenure evidence export` writes them. docs/evidence.md
-lists what may be wrong, and how to check a bundle without Tenure.
+Next to a zip, `tenure evidence export` writes NAME.dsse.json (its signed statement) and NAME.tlog-proof. docs/evidence.md lists
+the possible problems, and explains how to verify a bundle without Tenure.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=_EPILOG)(verify)
+app = typer.Typer()
 
 
+@app.command(epilog=_EPILOG)
 def verify(
     bundles: Annotated[
-        list[Path], typer.Argument(metavar="BUNDLE...", help="The zip; supplements after it, in order.")
+        list[Path], typer.Argument(metavar="BUNDLE...", help="The zip file, then its supplements in order.")
     ],
     key: Annotated[
         str | None,
         typer.Option(
-            "--key", metavar="FILE", help="The public key to believe: PEM, or base64.", show_default=False
+            "--key", metavar="FILE", help="The public key to trust: PEM or base64.", show_default=False
         ),
     ] = None,
     trust: Annotated[
@@ -53,7 +53,7 @@ def verify(
         typer.Option(
             "--trust",
             metavar="FILE",
-            help="The keys to believe, and until when; with --key, as far as that key vouches for them.",
+            help="A trust file with the keys to trust; with --key, only keys that this key endorses.",
             show_default=False,
         ),
     ] = None,
@@ -62,23 +62,23 @@ def verify(
         typer.Option(
             "--checkpoint",
             metavar="FILE",
-            help="A checkpoint of the ledger, kept elsewhere.",
+            help="A checkpoint of the ledger that was kept elsewhere.",
             show_default=False,
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check evidence offline: that nothing in it was changed, who sealed it, and that the ledger has it.
+    """Verify evidence offline: that nothing in it was changed, who signed it, and that it is in the ledger.
 
-    Ends with 0 where all that was asked is proven, 1 where something is wrong, 3 where nothing is wrong but no key was given.
+    Ends with 0 if all that was asked is proven, 1 if something is wrong, and 3 if nothing is wrong but no key was given.
     """
-    from tenure.govern.evidence.verification import exit_code
-    from tenure.govern.evidence.verification import verify_parts as check
+    from tenure.govern.evidence.verification import exit_code, verify_parts
+    from tenure.proof.signatures import TrustedKeys
 
-    believed = _trust(key, trust)
-    note = None if checkpoint is None else _read(checkpoint, LARGEST_NOTE)
-    reports = check([_given(file) for file in bundles], believed, note)
-    code = exit_code(reports, believed)
+    trusted = TrustedKeys.given(key, trust)
+    note = None if checkpoint is None else read_bytes(checkpoint, NOTE_BYTES_MAX)
+    reports = verify_parts([_read_part(file) for file in bundles], trusted, note)
+    code = exit_code(reports, trusted)
     if as_json:
         print_json({"verified": code == 0, "exit_code": code, "bundles": reports})
     else:
@@ -87,40 +87,27 @@ def verify(
     raise typer.Exit(code)
 
 
-LARGEST_NOTE = 1024 * 1024
-
-
 def _show(report: EvidenceReport) -> None:
-    console = out()
+    part = f" supplement {report.part}" if report.part else ""
+    ended = f", {report.outcome}" if report.outcome else ""
+    say(f"{report.run}{part} of tenant {report.tenant}{ended}" if report.run is not None else report.bundle)
     wrong = report.wrong
-    if report.run is not None:
-        part = f" supplement {report.part}" if report.part else ""
-        ended = f", {report.outcome}" if report.outcome else ""
-        console.print(safe_text(f"{report.run}{part} of tenant {report.tenant}{ended}"), soft_wrap=True)
-    else:
-        console.print(safe_text(report.bundle), soft_wrap=True)
-    for line in report.checked:
-        console.print(safe_text(f"  ok           {line}", "green"), soft_wrap=True)
-    for line in report.not_checked:
-        console.print(safe_text(f"  not checked  {line}", "yellow"), soft_wrap=True)
-    if wrong is not None:
-        text = f"  WRONG        {wrong.code} at {wrong.place}: {wrong.message}"
-        console.print(safe_text(text, "bold red"), soft_wrap=True)
+    problems = [] if wrong is None else [f"{wrong.code} at {wrong.place}: {wrong.message}"]
+    show_checks(report.checked, report.not_checked, problems)
 
 
-def _trust(key: str | None, file: Path | None) -> TrustedKeys | None:
-    from tenure.proof.signatures import TrustedKeys, read_public
+def show_checks(checked: Iterable[str], unchecked: Iterable[str], wrong: Iterable[str]) -> None:
+    """Print what was checked, what could not be, and what is wrong."""
+    for lines, mark, style in (
+        (checked, "ok", "green"),
+        (unchecked, "not checked", "yellow"),
+        (wrong, "WRONG", "bold red"),
+    ):
+        for line in lines:
+            say(f"  {mark:<11}  {line}", style)
 
-    if key is None and file is None:
-        return None
-    roots = None if key is None else [read_public(key)]
-    if file is not None:
-        return TrustedKeys.load(file, roots)
-    assert roots is not None
-    return TrustedKeys.from_public_keys(*roots)
 
-
-def _given(file: Path) -> EvidenceFiles:
+def _read_part(file: Path) -> EvidenceFiles:
     from tenure.govern.evidence.archive import ZIP_BYTES_MAX
     from tenure.govern.evidence.statement import ENVELOPE_BYTES_MAX, ENVELOPE_SUFFIX
     from tenure.govern.evidence.verification import EvidenceFiles
@@ -129,16 +116,7 @@ def _given(file: Path) -> EvidenceFiles:
     envelope, proof = (file.with_name(file.name + suffix) for suffix in (ENVELOPE_SUFFIX, PROOF_SUFFIX))
     return EvidenceFiles(
         name=str(file),
-        zip=_read(file, ZIP_BYTES_MAX),
-        envelope=_read(envelope, ENVELOPE_BYTES_MAX) if envelope.exists() else None,
-        proof=_read(proof, LARGEST_NOTE) if proof.exists() else None,
+        zip=read_bytes(file, ZIP_BYTES_MAX),
+        envelope=read_bytes(envelope, ENVELOPE_BYTES_MAX) if envelope.exists() else None,
+        proof=read_bytes(proof, NOTE_BYTES_MAX) if proof.exists() else None,
     )
-
-
-def _read(file: Path, most: int) -> bytes:
-    """At most one byte more than is taken: what is larger is refused by whoever reads it."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(most + 1)
-    except OSError as fault:
-        raise TenureError("INVALID_INPUT", f"{file} cannot be read: {fault.strerror}") from fault

@@ -1,27 +1,32 @@
-"""`tenure policy`: what actions are allowed, checked, tested, published and made active."""
+"""`tenure policy`: check, test, publish and activate the policies that allow actions."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tenure.cli.common.console import count_noun, error_fields, out, print_json, safe_text, show_error
-from tenure.cli.common.options import AsJson, ConnectorsFile, Db
-from tenure.cli.common.session import By, parse_seconds
-from tenure.cli.identity.shared import OfTenant
-from tenure.cli.runs.run_tables import format_time, make_table, value_text
+from tenure.cli.common.arguments import parse_seconds
+from tenure.cli.common.console import count_noun, error_fields, print_json, say, show_error, show_result
+from tenure.cli.common.options import AsJson, By, ConnectorsFile, Db, RunArg, Tenant
+from tenure.cli.common.tables import format_time, show_table
+from tenure.cli.runs.run_tables import value_text
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
+    from tenure.cli.govern.policy_access import LocalPolicies, RemotePolicies
+    from tenure.govern.policy import PolicyFile
     from tenure.govern.policy.cases import CaseResult
     from tenure.govern.policy.shadow import ShadowReport
     from tenure.shapes.policies import PolicyDecision, PolicyVersion
 
-_app = typer.Typer(
+T = TypeVar("T")
+
+app = typer.Typer(
     name="policy",
-    help="What runs may do to the world: rules, checked, tested, published, made active by two people.",
+    help="Policies: rules for the actions of runs. Check, test and publish them; two people activate one.",
     epilog="""
     From a file to an active policy:
 
@@ -29,28 +34,38 @@ _app = typer.Typer(
 
     tenure policy test policy.yaml -- the tests in the file
 
-    tenure policy publish policy.yaml -- kept as the next version; nothing changes yet
+    tenure policy publish policy.yaml -- stored as the next version; nothing changes yet
 
     tenure policy shadow policy.yaml --since 7d -- what it would have decided for last week's actions
 
-    tenure policy activate 3 -- propose it; at a server a second person says the same
+    tenure policy activate 3 -- propose it; on a server, a second person runs the same command
 
-    docs/policy.md explains the whole.
+    docs/policy.md explains policies.
     """,
     no_args_is_help=True,
 )
 
-_Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policies.")]
-_File = Annotated[Path, typer.Argument(metavar="FILE", help="A policy.")]
-_Version = Annotated[int, typer.Argument(metavar="VERSION", min=1, help="See `tenure policy list`.")]
+_Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Policy files.")]
+_File = Annotated[Path, typer.Argument(metavar="FILE", help="A policy file.")]
+_Version = Annotated[
+    int, typer.Argument(metavar="VERSION", min=1, help="A version, see `tenure policy list`.")
+]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
+def _call(
+    db: str | None,
+    tenant: str,
+    by: str | None,
+    call: Callable[[LocalPolicies | RemotePolicies], Awaitable[T]],
+    *,
+    make: bool = False,
+) -> T:
+    from tenure.cli.govern.policy_access import call_policies
+
+    return call_policies(db, tenant, by, call, make=make)
 
 
-def _checked(path: Path, connectors: str | None) -> Any:
+def _checked(path: Path, connectors: str | None) -> PolicyFile:
     """A policy, checked against a file of connectors or against all that come with Tenure."""
     from tenure.govern.connectors.registry import choose_connectors
     from tenure.govern.connectors.settings import builtin_connectors
@@ -62,32 +77,32 @@ def _checked(path: Path, connectors: str | None) -> Any:
     )
 
 
-@_app.command()
+@app.command()
 def check(files: _Files, connectors: ConnectorsFile = None, as_json: AsJson = False) -> None:
-    """Check policies: every problem with its line and column. Fields are looked for in the schemas of the operations: those of
-    --connectors, else of all connectors that come with Tenure."""
-    told: list[dict[str, Any]] = []
+    """Check policies and print every problem with its line and column. Fields are checked against the schemas of the connectors
+    that --connectors names, else of all connectors that come with Tenure."""
+    checked: list[dict[str, Any]] = []
     for path in files:
         try:
             policy = _checked(path, connectors)
         except TenureError as error:
-            told.append({"file": str(path), "error": error_fields(error)})
+            checked.append({"file": str(path), "error": error_fields(error)})
             if not as_json:
                 show_error(error)
         else:
-            told.append({"file": str(path), "rules": len(policy.rules), "tests": len(policy.cases)})
+            checked.append({"file": str(path), "rules": len(policy.rules), "tests": len(policy.cases)})
             if not as_json:
                 words = f"{count_noun(len(policy.rules), 'rule')}, {count_noun(len(policy.cases), 'test')}"
-                out().print(safe_text(f"{path}: good ({words})"), soft_wrap=True)
+                say(f"{path}: good ({words})")
     if as_json:
-        print_json(told)
-    if any("error" in one for one in told):
+        print_json(checked)
+    if any("error" in one for one in checked):
         raise typer.Exit(1)
 
 
-@_app.command("test")
+@app.command("test")
 def run_tests(files: _Files, as_json: AsJson = False) -> None:
-    """Run the tests in policies: what each must say of an action."""
+    """Run the tests in policies: the decisions that they expect for sample actions."""
     from tenure.govern.policy import load_policy_file
     from tenure.govern.policy.cases import run_cases
 
@@ -99,8 +114,7 @@ def run_tests(files: _Files, as_json: AsJson = False) -> None:
         for name, each in found.items():
             for one in each:
                 _show_test(name, one)
-        whole = sum(map(len, found.values()))
-        out().print(safe_text(f"{count_noun(whole, 'test')}, {failed or 'none'} failed"))
+        say(f"{count_noun(sum(map(len, found.values())), 'test')}, {failed or 'none'} failed")
     if failed:
         raise typer.Exit(1)
 
@@ -108,60 +122,45 @@ def run_tests(files: _Files, as_json: AsJson = False) -> None:
 def _show_test(file: str, one: CaseResult) -> None:
     line = f"{'pass' if one.passed else 'FAIL'}  {one.name}"
     if one.passed:
-        out().print(safe_text(line), soft_wrap=True)
+        say(line)
         return
-    out().print(safe_text(f"{line}  ({file}:{one.line})", "red"), soft_wrap=True)
+    say(f"{line}  ({file}:{one.line})", "red")
     for wrong in (*one.wrong, *(f"{name}: {said}" for name, said in one.rules), *one.why.splitlines()):
-        out().print(safe_text(f"      {wrong}"), soft_wrap=True)
+        say(f"      {wrong}")
 
 
-@_app.command()
+@app.command()
 def publish(
     file: _File,
     connectors: ConnectorsFile = None,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a policy as the next version, after it was checked. The same text again is the same version."""
+    """Check a policy and store it as the next version. The same text again is the same version."""
     from tenure.cli.common.server_option import server_address
-    from tenure.cli.govern.policy_access import call_policies
     from tenure.govern.policy.loader import read_policy_text
 
-    # A server checks it against its own connectors; beside a database this is the place.
+    # A server checks the text against its own connectors. For a database it is checked here.
     text = read_policy_text(file) if server_address(db) is not None else _checked(file, connectors).text
-    made = call_policies(db, tenant, by, lambda d: d.publish(text), make=True)
-    if as_json:
-        print_json(made)
-    else:
-        out().print(
-            safe_text(f"version {made.version} is published; `tenure policy activate {made.version}`")
-        )
+    made = _call(db, tenant, by, lambda d: d.publish(text), make=True)
+    show_result(
+        made, as_json, f"version {made.version} is published; `tenure policy activate {made.version}`"
+    )
 
 
-@_app.command("list")
-def list_versions(tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+@app.command("list")
+def list_versions(tenant: Tenant = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the versions of a tenant's policy, newest first."""
-    from tenure.cli.govern.policy_access import call_policies
-
-    found = call_policies(db, tenant, None, lambda d: d.versions())
-    if as_json:
-        print_json(found)
-        return
-    if not found:
-        out().print("no policy is published, so everything is denied")
-        return
-    made = make_table("version", "state", "author", "published (UTC)", "sha256")
-    for one in found:
-        made.add_row(
-            str(one.version),
-            safe_text(_state(one)),
-            safe_text(one.author),
-            format_time(one.published_at),
-            one.sha256[:12],
-        )
-    out().print(made)
+    found = _call(db, tenant, None, lambda d: d.versions())
+    show_table(
+        found,
+        as_json,
+        "no policy is published, so everything is denied",
+        ("version", "state", "author", "published (UTC)", "sha256"),
+        lambda one: (one.version, _state(one), one.author, format_time(one.published_at), one.sha256[:12]),
+    )
 
 
 def _state(one: PolicyVersion) -> str:
@@ -170,77 +169,54 @@ def _state(one: PolicyVersion) -> str:
     return f"proposed by {one.proposed_by}" if one.proposed_by else "-"
 
 
-@_app.command()
+@app.command()
 def show(
     version: Annotated[
-        int | None, typer.Argument(metavar="[VERSION]", min=1, help="Without it the active one.")
+        int | None, typer.Argument(metavar="[VERSION]", min=1, help="A version.  \\[default: the active one]")
     ] = None,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the text of a version, byte for byte."""
-    from tenure.cli.govern.policy_access import call_policies
-
-    found = call_policies(db, tenant, None, lambda d: d.version(version))
+    found = _call(db, tenant, None, lambda d: d.version(version))
     if as_json:
         print_json(found)
     else:
         print(found.text, end="")
 
 
-@_app.command()
+@app.command()
 def activate(
-    version: _Version, tenant: OfTenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
+    version: _Version, tenant: Tenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
 ) -> None:
-    """Make a version active: at a server the first person proposes it, the second one makes it so by the same command. Beside a
-    database it is active at once, where the tenant has no people."""
-    from tenure.cli.govern.policy_access import call_policies
-
-    state, made = call_policies(db, tenant, by, lambda d: d.activate(version))
-    if as_json:
-        print_json({"state": state, "policy": made})
-    elif state == "active":
-        out().print(safe_text(f"version {version} is active"))
-    else:
-        out().print(
-            safe_text(f"version {version} is proposed; another person says the same to make it active")
-        )
+    """Make a version active. On a server the first person proposes it, and a second person runs the same command to activate it.
+    On a database it is active at once, if the tenant has no people."""
+    state, made = _call(db, tenant, by, lambda d: d.activate(version))
+    text = "active" if state == "active" else "proposed; another person runs the same command to activate it"
+    show_result({"state": state, "policy": made}, as_json, f"version {version} is {text}")
 
 
-@_app.command()
+@app.command()
 def withdraw(
-    version: _Version, tenant: OfTenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
+    version: _Version, tenant: Tenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
 ) -> None:
-    """Take back that a version was proposed."""
-    from tenure.cli.govern.policy_access import call_policies
-
-    made = call_policies(db, tenant, by, lambda d: d.withdraw(version))
-    if as_json:
-        print_json(made)
-    else:
-        out().print(safe_text(f"version {version} is no longer proposed"))
+    """Withdraw the proposal to activate a version."""
+    made = _call(db, tenant, by, lambda d: d.withdraw(version))
+    show_result(made, as_json, f"version {version} is no longer proposed")
 
 
-@_app.command()
+@app.command()
 def explain(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Its id.")],
-    tenant: OfTenant = "default",
+    run: RunArg,
+    tenant: Tenant = "default",
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what policies decided about a run's actions: version, rules and outcome of each."""
-    from tenure.cli.govern.policy_access import call_policies
-
-    found = call_policies(db, tenant, None, lambda d: d.decisions(run))
-    if as_json:
-        print_json(found)
-        return
-    if not found:
-        out().print(safe_text(f"{run} has proposed no action"))
-    for one in found:
-        for line in _decision(one):
-            out().print(safe_text(line), soft_wrap=True)
+    """Explain what policies decided about a run's actions: the version, the rules and the outcome of each."""
+    found = _call(db, tenant, None, lambda d: d.decisions(run))
+    lines = [line for one in found for line in _decision(one)]
+    show_result(found, as_json, *(lines or [f"{run} has proposed no action"]))
 
 
 def _decision(one: PolicyDecision) -> list[str]:
@@ -262,21 +238,19 @@ def _decision(one: PolicyDecision) -> list[str]:
     return lines
 
 
-@_app.command()
+@app.command()
 def shadow(
     file: _File,
     since: Annotated[str, typer.Option("--since", help="How far to look back: 7d, 12h.")] = "7d",
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a policy would have decided for actions that were decided already. Nothing is changed."""
-    from tenure.cli.govern.policy_access import call_policies
+    """Show what a policy would have decided for past actions. Nothing is changed."""
     from tenure.govern.policy import load_policy_file
 
-    text = load_policy_file(file).text
-    length = parse_seconds(since)
-    found = call_policies(db, tenant, None, lambda d: d.shadow(text, length))
+    text, length = load_policy_file(file).text, parse_seconds(since)
+    found = _call(db, tenant, None, lambda d: d.shadow(text, length))
     if as_json:
         print_json(found)
     else:
@@ -285,32 +259,33 @@ def shadow(
 
 def _show_shadow(found: ShadowReport) -> None:
     if found.differs:
-        made = make_table("run", "at (UTC)", "action", "was", "would be", "why")
-        for one in found.differs:
-            was = f"{one.was} (version {one.was_version})"
-            made.add_row(
-                safe_text(one.run),
+        show_table(
+            found.differs,
+            False,
+            "",
+            ("run", "at (UTC)", "action", "was", "would be", "why"),
+            lambda one: (
+                one.run,
                 format_time(one.at),
-                safe_text(one.action),
-                safe_text(was),
-                safe_text(one.would),
-                safe_text(one.why),
-            )
-        out().print(made)
+                one.action,
+                f"{one.was} (version {one.was_version})",
+                one.would,
+                one.why,
+            ),
+        )
     left = sum(found.not_judged.values())
-    out().print(
+    say(
         f"{count_noun(found.looked_at, 'decision')}: {found.same} the same, {len(found.differs)} different, {left} not judged"
     )
     for why, count in found.not_judged.items():
-        out().print(safe_text(f"  not judged: {count}, because {why}"), soft_wrap=True)
-    if found.looked_at:
-        for fact in found.not_as_then:
-            out().print(safe_text(f"  not as it was then: {fact}"), soft_wrap=True)
+        say(f"  not judged: {count}, because {why}")
+    for fact in found.not_as_then if found.looked_at else ():
+        say(f"  not as it was then: {fact}")
 
 
-@_app.command()
+@app.command()
 def schema() -> None:
     """Print the JSON Schema of policy files, for your editor."""
-    from tenure.govern.policy.grammar import policy_json_schema as made
+    from tenure.govern.policy.grammar import policy_json_schema
 
-    print_json(made())
+    print_json(policy_json_schema())

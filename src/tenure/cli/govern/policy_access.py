@@ -1,9 +1,9 @@
-"""Where policies and freezes are looked after: in a database, or over a server.
+"""Policies and freezes of a tenant, in a database or on a server.
 
 Laws:
-1. Both have the same words, so that a command does not know which it is.
-2. Beside a database there is one local person, who never is two: what takes two people is done only where the tenant has none
-   (see `store.policies`, law 4); otherwise they do it at the server, each with a key of their own.
+1. `LocalPolicies` and `RemotePolicies` have the same methods, so that commands do not know which they call.
+2. A database has a single local user, so two-person rules cannot be met. What takes two people is done only if the tenant has no
+   people (`store.policies`, law 4). Otherwise people do it on the server, each with their own key.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from tenure import ids
-from tenure.cli.common.session import caller_id
-from tenure.cli.identity.shared import call_local_or_server
+from tenure.cli.common.backend import call_either
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.govern.policy import CompiledPolicy, load_policy
@@ -27,7 +26,7 @@ from tenure.shapes.policies import Freeze, PolicyDecision, PolicyText, PolicyVer
 from tenure.store.policies import PolicyRegistry
 
 if TYPE_CHECKING:
-    from tenure.client.transport import Transport
+    from tenure.client import Client
     from tenure.engine import Engine
 
 T = TypeVar("T")
@@ -35,128 +34,112 @@ LISTED_MAX = 1_000
 
 
 class LocalPolicies:
-    """In a database."""
-
-    def __init__(self, engine: Engine, tenant: str, actor: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._tenant = tenant
-        self._actor = actor
-        self._office = PolicyRegistry(engine.store, tenant)
+        self._registry = PolicyRegistry(engine.store, engine.tenant)
 
     async def versions(self) -> list[PolicyVersion]:
-        """All of them, newest first."""
-        now = await self._office.governance()
+        now = await self._registry.governance()
         return [
-            build_policy_version(row, now) for row in await self._office.versions(INTEGER_MAX, LISTED_MAX)
+            build_policy_version(row, now) for row in await self._registry.versions(INTEGER_MAX, LISTED_MAX)
         ]
 
     async def version(self, version: int | None) -> PolicyText:
-        """One of them; None: the active one."""
-        now = await self._office.governance()
+        """A version, or the active one."""
+        now = await self._registry.governance()
         if version is None and now.version == 0:
-            raise TenureError("POLICY_MISSING", f"the tenant {self._tenant!r} has no active policy")
-        return build_policy_text(await self._office.policy(now.version if version is None else version), now)
+            raise TenureError("POLICY_MISSING", f"the tenant {self._engine.tenant!r} has no active policy")
+        return build_policy_text(
+            await self._registry.policy(now.version if version is None else version), now
+        )
 
     async def publish(self, text: str) -> PolicyVersion:
-        """Keep a text as a version; whoever calls has checked it."""
-        row, _ = await self._office.publish(text, self._actor)
-        return build_policy_version(row, await self._office.governance())
+        """Store a text that the caller has checked as the next version."""
+        row, _ = await self._registry.publish(text, self._engine.actor)
+        return build_policy_version(row, await self._registry.governance())
 
     async def activate(self, version: int) -> tuple[str, PolicyVersion]:
-        """Make a version active; see law 2."""
-        now = await self._office.activate_alone(version, self._actor)
-        return "active", build_policy_version(await self._office.policy(version), now)
+        """Make a version active, as the only user (law 2)."""
+        now = await self._registry.activate_alone(version, self._engine.actor)
+        return "active", build_policy_version(await self._registry.policy(version), now)
 
     async def withdraw(self, version: int) -> PolicyVersion:
-        """Take back a proposal."""
-        now = await self._office.withdraw(version, self._actor)
-        return build_policy_version(await self._office.policy(version), now)
+        now = await self._registry.withdraw(version, self._engine.actor)
+        return build_policy_version(await self._registry.policy(version), now)
 
     async def decisions(self, run: str) -> list[PolicyDecision]:
-        """What policies said of a run's actions."""
         return await explain_decisions(self._engine.store, ids.run_int((await self._engine.get(run)).id))
 
     async def shadow(self, text: str, since_seconds: float) -> ShadowReport:
-        """What another policy would have decided."""
         [now] = await self._engine.store.read("now")
         looking = ShadowEvaluation(self._engine.store, self._engine.artifacts.get)
         return await looking.evaluate(
-            self._tenant, CompiledPolicy(load_policy(text)), now.now_us - us(since_seconds), SHADOWED_MAX
+            self._engine.tenant,
+            CompiledPolicy(load_policy(text)),
+            now.now_us - us(since_seconds),
+            SHADOWED_MAX,
         )
 
     async def frozen(self) -> list[Freeze]:
-        """What is frozen."""
-        return build_freezes(await self._office.governance())
+        return build_freezes(await self._registry.governance())
 
     async def freeze(self, workflow: str | None, connector: str | None) -> list[Freeze]:
-        """Freeze a workflow, a connector or (neither) the tenant; all that is frozen then."""
-        return build_freezes(await self._office.freeze(_scope(workflow, connector), self._actor))
+        """Freeze a workflow, a connector or, without either, the tenant. Returns all freezes."""
+        return build_freezes(await self._registry.freeze(_scope(workflow, connector), self._engine.actor))
 
     async def thaw(self, workflow: str | None, connector: str | None) -> tuple[str, list[Freeze]]:
-        """Thaw it; see law 2."""
-        now = await self._office.thaw_alone(_scope(workflow, connector), self._actor)
+        now = await self._registry.thaw_alone(_scope(workflow, connector), self._engine.actor)
         return "thawed", build_freezes(now)
 
 
 class RemotePolicies:
-    """Over a server, of the tenant whose key is used. `tenant` is the one that was named, if one was."""
+    """Policies of the key's tenant. `tenant` is the one that the command line names, if any."""
 
-    def __init__(self, to: Transport, tenant: str | None) -> None:
-        self._to = to
+    def __init__(self, client: Client, tenant: str | None) -> None:
+        self._to = client.transport
         self._tenant = tenant
 
     async def versions(self) -> list[PolicyVersion]:
-        """All of them, newest first."""
         return await self._to.pages("/policies", PolicyVersion, limit=LISTED_MAX)
 
     async def version(self, version: int | None) -> PolicyText:
-        """One of them; None: the active one."""
         if version is None:
-            active = [one.version for one in await self.versions() if one.active]
-            if not active:
-                raise TenureError("POLICY_MISSING", "there is no active policy")
-            version = active[0]
+            version = next((one.version for one in await self.versions() if one.active), None)
+            if version is None:
+                raise TenureError("POLICY_MISSING", "the tenant has no active policy")
         return await self._to.get(f"/policies/{version}", PolicyText)
 
     async def publish(self, text: str) -> PolicyVersion:
-        """Keep a text as a version."""
         return await self._to.send("POST", "/policies", PolicyVersion, {"text": text})
 
     async def activate(self, version: int) -> tuple[str, PolicyVersion]:
-        """Propose a version, or be the second to."""
         found = await self._to.send("POST", f"/policies/{version}/activate", dict[str, Any])
         return str(found["state"]), await self._to.get(f"/policies/{version}", PolicyVersion)
 
     async def withdraw(self, version: int) -> PolicyVersion:
-        """Take back a proposal."""
         return await self._to.send("POST", f"/policies/{version}/withdraw", PolicyVersion)
 
     async def decisions(self, run: str) -> list[PolicyDecision]:
-        """What policies said of a run's actions."""
         return await self._to.pages(f"/runs/{run}/decisions", PolicyDecision, limit=LISTED_MAX)
 
     async def shadow(self, text: str, since_seconds: float) -> ShadowReport:
-        """What another policy would have decided."""
         body = {"text": text, "since_seconds": since_seconds}
         return await self._to.send("POST", "/policies/shadow", ShadowReport, body)
 
     async def frozen(self) -> list[Freeze]:
-        """What is frozen."""
         return await self._to.pages("/freezes", Freeze)
 
     async def freeze(self, workflow: str | None, connector: str | None) -> list[Freeze]:
-        """Freeze it; all that is frozen then."""
         await self._check_tenant()
         return await self._to.send("POST", "/freezes", list[Freeze], _named(workflow, connector))
 
     async def thaw(self, workflow: str | None, connector: str | None) -> tuple[str, list[Freeze]]:
-        """Propose that it thaws, or be the second to."""
         await self._check_tenant()
         found = await self._to.send("POST", "/freezes/thaw", dict[str, Any], _named(workflow, connector))
         return str(found["state"]), msgspec.convert(found["frozen"], list[Freeze])
 
     async def _check_tenant(self) -> None:
-        """A key is of one tenant: nobody believes to have frozen another."""
+        """Refuse another tenant than the key's: nobody may believe that they have frozen it."""
         if self._tenant is not None:
             mine = (await self._to.get("/session", dict[str, Any]))["tenant"]
             if mine != self._tenant:
@@ -171,13 +154,14 @@ def call_policies(
     *,
     make: bool = False,
 ) -> T:
-    """One call about a tenant's policies or freezes."""
-
-    def here(engine: Engine) -> Awaitable[T]:
-        of = tenant or "default"
-        return call(LocalPolicies(engine.scoped(tenant=of), of, caller_id(by)))
-
-    return call_local_or_server(db, here, lambda to: call(RemotePolicies(to, tenant)), make=make)
+    return call_either(
+        db,
+        tenant or "default",
+        lambda engine: call(LocalPolicies(engine)),
+        lambda client: call(RemotePolicies(client, tenant)),
+        by=by,
+        make=make,
+    )
 
 
 def _scope(workflow: str | None, connector: str | None) -> str:

@@ -1,33 +1,36 @@
-"""`tenure receipts`: what runs did to the world, and what nobody knows the end of.
+"""`tenure receipts`: the actions of runs, and those with an unknown outcome.
 
-Law: beside a database whoever settles is the one local person, like whoever approves; at a server it is whose key it is.
+Law: on a database, the local account settles a receipt, as it approves; on a server, the owner of the key does.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.text import Text
 
-from tenure.cli.common.console import out, print_json, safe_text, show_fields
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import Tenant, call_backend, caller_id, parse_json
-from tenure.cli.runs.run_tables import format_time, keep_ids_whole, make_table
+from tenure.cli.common.arguments import parse_json
+from tenure.cli.common.backend import call_backend, caller_id
+from tenure.cli.common.console import print_json, show_fields, show_result
+from tenure.cli.common.options import AsJson, Db, Tenant
+from tenure.cli.common.tables import format_time, show_table
 
-_app = typer.Typer(
+if TYPE_CHECKING:
+    from tenure.shapes.receipts import Receipt
+
+app = typer.Typer(
     name="receipts",
-    help="What runs did to the world, and what nobody knows the end of.",
+    help="Receipts: the actions of runs, and those with an unknown outcome.",
     epilog="""
     Examples:
 
-    tenure receipts list -- actions whose answer was lost: a person has to say how they ended
+    tenure receipts list -- actions whose response was lost: a person has to settle their outcome
 
-    tenure receipts show rcp_2026-02-14_0hs5wcgrde1 -- what was asked, under which key, and what is known
+    tenure receipts show rcp_2026-02-14_0hs5wcgrde1 -- the request, its key, and what is known of its outcome
 
     tenure receipts settle rcp_2026-02-14_0hs5wcgrde1 done --reason "the label is there"
 
-    Whoever stands behind a run does not settle what it did.
+    People who are involved in a run cannot settle its actions.
     """,
     no_args_is_help=True,
 )
@@ -37,76 +40,67 @@ _Receipt = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
-
-
-@_app.command("list")
+@app.command("list")
 def list_receipts(
     run: Annotated[str | None, typer.Option("--run", help="All receipts of this run.")] = None,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List the actions that nobody knows the end of, newest first; with --run all of a run's."""
+    """List the actions with an unknown outcome, newest first; with --run, all actions of a run."""
     found = call_backend(db, tenant, lambda backend: backend.receipts.list(run))
-    if as_json:
-        print_json(found)
-        return
-    console = out()
-    if not found:
-        console.print("nothing is unknown" if run is None else "it did nothing")
-        return
-    made = make_table("receipt", "run", "step", "action", "state", "intended", "until")
-    keep_ids_whole(made, [one.id for one in found])
-    for one in found:
-        made.add_row(
+    show_table(
+        found,
+        as_json,
+        "nothing is unknown" if run is None else "it did nothing",
+        ("receipt", "run", "step", "action", "state", "intended", "until"),
+        lambda one: (
             one.id,
             one.run_id,
-            safe_text(one.step),
-            safe_text(one.action),
+            one.step,
+            one.action,
             one.state,
             format_time(one.intended_at),
             format_time(one.expires_at),
-        )
-    console.print(made)
+        ),
+        whole_ids=True,
+    )
 
 
-@_app.command()
+@app.command()
 def show(receipt: _Receipt, db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
-    """Show a receipt, with what is known of how it ended."""
+    """Show a receipt, with what is known of its outcome."""
     found = call_backend(db, tenant, lambda backend: backend.receipts.get(receipt))
     if as_json:
         print_json(found)
-        return
-    show_fields(_fields(found), 12)
+    else:
+        show_fields(_fields(found), 12)
 
 
-def _fields(found: Any) -> dict[str, Any]:
+def _fields(found: Receipt) -> dict[str, Any]:
     known = found.known
     if isinstance(known, dict):  # the rest of it is in the request
         known = known.get("rationale") or None
-    lines: list[tuple[str, Any]] = [
-        ("receipt", found.id),
-        ("run", f"{found.run_id} ({found.workflow}, {found.step})"),
-        ("action", found.action),
-        ("state", found.state),
-        ("key", found.key),
-        ("repeats", found.repeats),
-        ("request", found.request),
-        ("intended", format_time(found.intended_at)),
-        ("error", found.error),
-        ("known", known),
-        ("result", found.result),
-        ("settled by", found.settled_by),
-        ("approval", found.approval_id),
-        ("until", format_time(found.expires_at) if found.expires_at is not None else None),
-    ]
-    return {name: value for name, value in lines if value is not None}
+    fields = {
+        "receipt": found.id,
+        "run": f"{found.run_id} ({found.workflow}, {found.step})",
+        "action": found.action,
+        "state": found.state,
+        "key": found.key,
+        "repeats": found.repeats,
+        "request": found.request,
+        "intended": format_time(found.intended_at),
+        "error": found.error,
+        "known": known,
+        "result": found.result,
+        "settled by": found.settled_by,
+        "approval": found.approval_id,
+        "until": format_time(found.expires_at) or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-@_app.command()
+@app.command()
 def settle(
     receipt: _Receipt,
     outcome: Annotated[
@@ -115,24 +109,21 @@ def settle(
     ],
     result: Annotated[
         str | None,
-        typer.Option("--result", help="Of one that was done: what was answered, as JSON or @FILE."),
+        typer.Option("--result", help="If it was done: its result, as JSON or @FILE."),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", help="How that is known.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="How you know the outcome.")] = None,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Say how an unknown action ended; its step goes on by that."""
+    """Settle an action with an unknown outcome. Its step continues with that outcome."""
     answer = parse_json(result, "--result")
     state = call_backend(
         db,
         tenant,
         lambda backend: backend.receipts.settle(
-            receipt, outcome, person=caller_id(None), result=answer, reason=reason
+            receipt, outcome, person=caller_id(), result=answer, reason=reason
         ),
         changes=True,
     )
-    if as_json:
-        print_json({"receipt": receipt, "state": state})
-    else:
-        out().print(Text(state))
+    show_result({"receipt": receipt, "state": state}, as_json, state)

@@ -6,24 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import By, call_backend
-from tenure.cli.identity.shared import (
-    Name,
-    NewName,
-    NewRoles,
-    OfTenant,
-    Roles,
-    show_closed,
-    show_list,
-    show_one,
-)
+from tenure.cli.common.backend import call_backend
+from tenure.cli.common.options import AsJson, By, Db, Tenant
+from tenure.cli.common.tables import show_list, show_struct
+from tenure.cli.identity.shared import Name, NewName, NewRoles, Roles, show_closed
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
     from tenure.shapes.identity import ApiClient
 
-_app = typer.Typer(
+app = typer.Typer(
     name="clients",
     help="Programs that make requests to a server. Each client has roles, and keys that can be rotated.",
     epilog="""
@@ -45,12 +37,7 @@ _Owner = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
-
-
-@_app.command()
+@app.command()
 def create(
     client: Annotated[
         str, typer.Argument(metavar="CLIENT", help="The new id: letters, digits, dots, dashes.")
@@ -58,7 +45,7 @@ def create(
     roles: Roles,
     name: Name = None,
     owner: _Owner = None,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
@@ -71,29 +58,29 @@ def create(
         changes=True,
         by=by,
     )
-    show_one(made, as_json)
+    show_struct(made, as_json)
 
 
-@_app.command("list")
-def list_clients(tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+@app.command("list")
+def list_clients(tenant: Tenant = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the clients of a tenant, newest first."""
     found = call_backend(db, tenant, lambda backend: backend.clients.list())
     show_list(found, "clients", ("id", "name", "roles", "owner", "unconfirmed", "closed_at"), as_json)
 
 
-@_app.command()
-def show(client: _Client, tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+@app.command()
+def show(client: _Client, tenant: Tenant = "default", db: Db = None, as_json: AsJson = False) -> None:
     """Show a client."""
-    show_one(call_backend(db, tenant, lambda backend: backend.clients.get(client)), as_json)
+    show_struct(call_backend(db, tenant, lambda backend: backend.clients.get(client)), as_json)
 
 
-@_app.command()
+@app.command()
 def change(
     client: _Client,
     name: NewName = None,
     roles: NewRoles = None,
     owner: _Owner = None,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
@@ -106,12 +93,12 @@ def change(
             client, name=name or before.name, roles=roles or before.roles, owner=owner or before.owner
         )
 
-    show_one(call_backend(db, tenant, call, changes=True, by=by), as_json)
+    show_struct(call_backend(db, tenant, call, changes=True, by=by), as_json)
 
 
-@_app.command()
+@app.command()
 def close(
-    client: _Client, tenant: OfTenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
+    client: _Client, tenant: Tenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
 ) -> None:
     """Close a client for good. Servers refuse its keys within a second."""
     made = call_backend(db, tenant, lambda backend: backend.clients.close(client), changes=True, by=by)

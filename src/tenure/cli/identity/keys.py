@@ -11,24 +11,17 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from tenure.cli.common.console import out, print_json, safe_text
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import By, call_backend, parse_seconds, parse_time
-from tenure.cli.identity.shared import (
-    NewName,
-    NewRoles,
-    OfTenant,
-    SecretFile,
-    open_for_secret,
-    show_list,
-    show_one,
-    show_secret,
-)
+from tenure.cli.common.arguments import parse_seconds, parse_time
+from tenure.cli.common.backend import call_backend
+from tenure.cli.common.console import show_result
+from tenure.cli.common.options import AsJson, By, Db, Tenant
+from tenure.cli.common.tables import show_list, show_struct
+from tenure.cli.identity.shared import NewName, NewRoles, SecretFile, open_for_secret, show_secret
 
 if TYPE_CHECKING:
     from tenure.shapes.identity import IssuedApiKey
 
-_app = typer.Typer(
+app = typer.Typer(
     name="keys",
     help="Create, rotate (with an overlap) and revoke keys. A key is printed once; only its SHA-256 is kept.",
     epilog="""
@@ -62,11 +55,6 @@ _Expires = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
-
-
 def _show_key(made: IssuedApiKey, as_json: bool, to: Path | None, file: IO[bytes] | None) -> None:
     owner = "the operator" if made.owner_kind == "operator" else f"{made.owner_kind} {made.owner_id}"
     message = f"Key {made.id} of {owner} is in {to}, and is never shown again."
@@ -75,14 +63,14 @@ def _show_key(made: IssuedApiKey, as_json: bool, to: Path | None, file: IO[bytes
     show_secret(made, made.key, as_json, message, file)
 
 
-@_app.command()
+@app.command()
 def create(
     client: _ClientOption = None,
     operator: _OperatorOption = False,
     name: NewName = None,
     roles: NewRoles = None,
     expires: _Expires = None,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     to: SecretFile = None,
     db: Db = None,
     by: By = None,
@@ -112,14 +100,14 @@ def create(
         _show_key(made, as_json, to, file)
 
 
-@_app.command("list")
+@app.command("list")
 def list_keys(
     client: _ClientOption = None,
     person: Annotated[
         str | None, typer.Option("--person", help="The person, see `tenure people list`.", show_default=False)
     ] = None,
     operator: _OperatorOption = False,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
@@ -142,19 +130,19 @@ def list_keys(
     show_list(found, "keys", columns, as_json)
 
 
-@_app.command()
-def show(key: _Key, tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+@app.command()
+def show(key: _Key, tenant: Tenant = "default", db: Db = None, as_json: AsJson = False) -> None:
     """Show a key without its secret, and who created it if nobody has confirmed it yet."""
-    show_one(call_backend(db, tenant, lambda backend: backend.keys.get(key)), as_json)
+    show_struct(call_backend(db, tenant, lambda backend: backend.keys.get(key)), as_json)
 
 
-@_app.command()
+@app.command()
 def rotate(
     key: _Key,
     overlap: Annotated[str, typer.Option("--overlap", help="How much longer the old key works.")] = "24h",
     expires: _Expires = None,
     operator: _OperatorOption = False,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     to: SecretFile = None,
     db: Db = None,
     by: By = None,
@@ -173,7 +161,7 @@ def rotate(
         _show_key(made, as_json, to, file)
 
 
-@_app.command()
+@app.command()
 def revoke(
     key: _Key,
     since: Annotated[
@@ -186,7 +174,7 @@ def revoke(
         ),
     ] = None,
     operator: _OperatorOption = False,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
@@ -199,7 +187,4 @@ def revoke(
         return
     whose = "" if operator else tenant
     made = call_backend(db, whose, lambda backend: backend.keys.revoke(key), changes=True, by=by)
-    if as_json:
-        print_json(made)
-    else:
-        out().print(safe_text(f"{key} is revoked"))
+    show_result(made, as_json, f"{key} is revoked")

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import By, call_backend, parse_seconds
+from tenure.cli.common.arguments import parse_seconds
+from tenure.cli.common.backend import call_backend
+from tenure.cli.common.options import AsJson, By, Db, Tenant
+from tenure.cli.common.tables import show_list, show_struct
 from tenure.cli.identity.shared import (
     Name,
     NewName,
     NewRoles,
-    OfTenant,
     Roles,
     SecretFile,
     open_for_secret,
     show_closed,
-    show_list,
-    show_one,
     show_secret,
 )
 
@@ -33,11 +32,11 @@ if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
     from tenure.shapes.identity import Enrolment, Person
 
-_app = typer.Typer(
+app = typer.Typer(
     name="people",
     help="People who make requests to a server, and decide. An admin creates them; they enrol themselves.",
     epilog="""
-    Add somebody who approves:
+    Add a person who approves:
 
     tenure people create ada --name "Ada L." --role approver --group release --tenant acme -- prints a code for Ada
 
@@ -66,11 +65,6 @@ _GitHub = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
-
-
 def _code_message(person: str, to: Path | None) -> str:
     how = "The code works once: `tenure people redeem` or POST /enrolments takes it"
     if to is None:
@@ -78,7 +72,7 @@ def _code_message(person: str, to: Path | None) -> str:
     return f"The code for {person} is in {to}. Give it to {person}. {how}."
 
 
-@_app.command()
+@app.command()
 def create(
     person: Annotated[
         str, typer.Argument(metavar="PERSON", help="The new id. Histories keep it, so use an opaque one.")
@@ -87,7 +81,7 @@ def create(
     name: Name = None,
     groups: _Groups = None,
     github: _GitHub = None,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     to: SecretFile = None,
     db: Db = None,
     by: By = None,
@@ -108,17 +102,17 @@ def create(
         show_secret(shown, code.code, as_json, _code_message(person, to), file)
 
 
-@_app.command()
+@app.command()
 def enrol(
     person: _Person,
     expires: Annotated[str, typer.Option("--expires", help="How long the code works: 72h, 30m.")] = "72h",
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     to: SecretFile = None,
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print a new enrolment code, for somebody who lost their key. Redeeming it revokes the person's earlier keys."""
+    """Print a new enrolment code, for a person who lost their key. Redeeming it revokes the person's earlier keys."""
     seconds = parse_seconds(expires)
     with open_for_secret(to) as file:
         code = call_backend(
@@ -127,7 +121,7 @@ def enrol(
         show_secret(code, code.code, as_json, _code_message(person, to), file)
 
 
-@_app.command()
+@app.command()
 def redeem(to: SecretFile = None, db: Db = None, as_json: AsJson = False) -> None:
     """Exchange an enrolment code (from a prompt or stdin) for your own key, and print the key once."""
     if sys.stdin.isatty():
@@ -147,28 +141,28 @@ def redeem(to: SecretFile = None, db: Db = None, as_json: AsJson = False) -> Non
         show_secret(made.key, made.key.key, as_json, message, file)
 
 
-@_app.command("list")
-def list_people(tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+@app.command("list")
+def list_people(tenant: Tenant = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the people of a tenant, newest first."""
     found = call_backend(db, tenant, lambda backend: backend.people.list())
     columns = ("id", "name", "roles", "groups", "slack", "github", "unconfirmed", "closed_at")
     show_list(found, "people", columns, as_json)
 
 
-@_app.command()
-def show(person: _Person, tenant: OfTenant = "default", db: Db = None, as_json: AsJson = False) -> None:
+@app.command()
+def show(person: _Person, tenant: Tenant = "default", db: Db = None, as_json: AsJson = False) -> None:
     """Show a person."""
-    show_one(call_backend(db, tenant, lambda backend: backend.people.get(person)), as_json)
+    show_struct(call_backend(db, tenant, lambda backend: backend.people.get(person)), as_json)
 
 
-@_app.command()
+@app.command()
 def change(
     person: _Person,
     name: NewName = None,
     roles: NewRoles = None,
     groups: _Groups = None,
     github: _GitHub = None,
-    tenant: OfTenant = "default",
+    tenant: Tenant = "default",
     db: Db = None,
     by: By = None,
     as_json: AsJson = False,
@@ -185,12 +179,12 @@ def change(
             github=before.github if github is None else github,
         )
 
-    show_one(call_backend(db, tenant, call, changes=True, by=by), as_json)
+    show_struct(call_backend(db, tenant, call, changes=True, by=by), as_json)
 
 
-@_app.command()
+@app.command()
 def close(
-    person: _Person, tenant: OfTenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
+    person: _Person, tenant: Tenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
 ) -> None:
     """Close a person for good. Servers refuse their keys within a second."""
     made = call_backend(db, tenant, lambda backend: backend.people.close(person), changes=True, by=by)

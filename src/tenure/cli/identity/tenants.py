@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import typer
 
-from tenure.cli.common.console import err, out, print_json, safe_text
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import By, call_backend
-from tenure.cli.identity.shared import Name, show_closed, show_list, show_one
-from tenure.cli.runs.run_tables import make_table
+from tenure.cli.common.backend import call_backend
+from tenure.cli.common.console import print_json, say, show_result, warn
+from tenure.cli.common.options import AsJson, By, Db
+from tenure.cli.common.tables import format_time, show_list, show_struct, show_table
+from tenure.cli.identity.shared import Name, show_closed
+from tenure.shapes.identity import CapLimits
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
-    from tenure.shapes.identity import TenantCaps
+    from tenure.shapes.identity import AuditEntry, TenantCaps
 
 T = TypeVar("T")
 
-_app = typer.Typer(
+app = typer.Typer(
     name="tenants",
     help="Tenants. The runs, people and keys of one tenant are invisible to the others.",
     epilog="""
@@ -39,18 +41,13 @@ _app = typer.Typer(
 _Tenant = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's id, see `tenure tenants list`.")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
-
-
 def _change(
     db: str | None, by: str | None, call: Callable[[Backend], Awaitable[T]], *, make: bool = False
 ) -> T:
     return call_backend(db, "", call, changes=True, by=by, make=make)
 
 
-@_app.command()
+@app.command()
 def create(
     tenant: Annotated[
         str, typer.Argument(metavar="TENANT", help="The new id: letters, digits, dots, dashes.")
@@ -62,23 +59,23 @@ def create(
 ) -> None:
     """Create a tenant. Creates the database file if it does not exist."""
     made = _change(db, by, lambda backend: backend.tenants.create(tenant, name=name or tenant), make=True)
-    show_one(made, as_json)
+    show_struct(made, as_json)
 
 
-@_app.command("list")
+@app.command("list")
 def list_tenants(db: Db = None, as_json: AsJson = False) -> None:
     """List the tenants, newest first."""
     found = call_backend(db, "", lambda backend: backend.tenants.list())
     show_list(found, "tenants", ("id", "name", "created_at", "closed_at"), as_json)
 
 
-@_app.command()
+@app.command()
 def show(tenant: _Tenant, db: Db = None, as_json: AsJson = False) -> None:
     """Show a tenant."""
-    show_one(call_backend(db, "", lambda backend: backend.tenants.get(tenant)), as_json)
+    show_struct(call_backend(db, "", lambda backend: backend.tenants.get(tenant)), as_json)
 
 
-@_app.command()
+@app.command()
 def rename(
     tenant: _Tenant,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
@@ -87,22 +84,22 @@ def rename(
     as_json: AsJson = False,
 ) -> None:
     """Rename a tenant. Its id stays."""
-    show_one(_change(db, by, lambda backend: backend.tenants.update(tenant, name=name)), as_json)
+    show_struct(_change(db, by, lambda backend: backend.tenants.update(tenant, name=name)), as_json)
 
 
-@_app.command()
+@app.command()
 def close(tenant: _Tenant, db: Db = None, by: By = None, as_json: AsJson = False) -> None:
     """Close a tenant: its keys stop working. Nothing is deleted, and its runs continue."""
     show_closed(_change(db, by, lambda backend: backend.tenants.update(tenant, closed=True)), as_json)
 
 
-@_app.command("open")
+@app.command("open")
 def reopen(tenant: _Tenant, db: Db = None, by: By = None, as_json: AsJson = False) -> None:
     """Open a closed tenant again."""
     show_closed(_change(db, by, lambda backend: backend.tenants.update(tenant, closed=False)), as_json)
 
 
-@_app.command()
+@app.command()
 def caps(
     tenant: _Tenant,
     workspace: Annotated[str | None, typer.Option("--workspace", help="Of one workspace.")] = None,
@@ -136,10 +133,6 @@ def caps(
         raise typer.BadParameter("--clear excludes the other options")
 
     async def set_caps(backend: Backend) -> TenantCaps:
-        import msgspec
-
-        from tenure.shapes.identity import CapLimits
-
         found = await backend.tenants.caps(tenant)
         field, name = ("workspaces", workspace) if workspace is not None else ("workflows", workflow)
         known = found.tenant if name is None else getattr(found, field).get(name, CapLimits())
@@ -155,27 +148,26 @@ def caps(
 
 
 def _show_caps(found: TenantCaps, as_json: bool) -> None:
-    import msgspec
-
-    from tenure.shapes.identity import CapLimits
-
     limits = {"": found.tenant}
     limits |= {f"wf:{name}": each for name, each in sorted(found.workflows.items())}
     limits |= {f"ws:{name}": each for name, each in sorted(found.workspaces.items())}
     if as_json:
         print_json([{"scope": scope, **msgspec.structs.asdict(each)} for scope, each in limits.items()])
         return
-    table = make_table("scope", "weight", "leases at once", "runs per minute", "writes per run")
-    for scope, each in limits.items():
-        kind, _, name = scope.partition(":")
-        whose = {"ws": f"workspace {name}", "wf": f"workflow {name}"}.get(kind, "the tenant")
-        values = msgspec.structs.astuple(each)
-        table.add_row(safe_text(whose), *("-" if value is None else str(value) for value in values))
-    is_default = all(each == CapLimits() for each in limits.values())
-    out().print("no caps: weight 1 and no limits" if is_default else table)
+    if all(each == CapLimits() for each in limits.values()):
+        say("no caps: weight 1 and no limits")
+        return
+    columns = ("scope", "weight", "leases at once", "runs per minute", "writes per run")
+    show_table(list(limits.items()), False, "", columns, _cap_cells)
 
 
-@_app.command("slack-app")
+def _cap_cells(cap: tuple[str, CapLimits]) -> list[object]:
+    kind, _, name = cap[0].partition(":")
+    scope = {"ws": f"workspace {name}", "wf": f"workflow {name}"}.get(kind, "the tenant")
+    return [scope, *("-" if value is None else value for value in msgspec.structs.astuple(cap[1]))]
+
+
+@app.command("slack-app")
 def slack_app(
     tenant: _Tenant,
     team: Annotated[str, typer.Argument(metavar="TEAM", help="The Slack team's id, like T0123456789.")],
@@ -188,7 +180,7 @@ def slack_app(
         ),
     ] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Remove the app: nobody decides through it any more.")
+        bool, typer.Option("--remove", help="Remove the app: people cannot decide through it any more.")
     ] = False,
     db: Db = None,
     by: By = None,
@@ -207,20 +199,17 @@ def slack_app(
         if not all(is_reference(one) for one in given):
             raise typer.BadParameter(REFERENCE_FORM, param_hint="--secret")
         made = _change(db, by, lambda backend: backend.tenants.set_slack_app(tenant, team, given))
-    if as_json:
-        print_json(made)
-    else:
-        out().print(safe_text(f"{team} is removed" if remove else f"{team} is registered for {tenant}"))
+    show_result(made, as_json, f"{team} is removed" if remove else f"{team} is registered for {tenant}")
 
 
-@_app.command("slack-apps")
+@app.command("slack-apps")
 def slack_apps(tenant: _Tenant, db: Db = None, as_json: AsJson = False) -> None:
     """List the Slack apps through which a tenant's people decide."""
     found = call_backend(db, "", lambda backend: backend.tenants.slack_apps(tenant))
     show_list(found, "Slack apps", ("team", "secrets", "registered_by", "registered_at"), as_json)
 
 
-@_app.command()
+@app.command()
 def audit(
     tenant: Annotated[
         str | None,
@@ -234,20 +223,16 @@ def audit(
     if as_json:
         print_json({"lines": found.entries, "problems": found.problems})
     else:
-        table = make_table("no", "at (UTC)", "what", "by", "about")
-        for entry in found.entries:
-            about = " ".join(f"{key}={value}" for key, value in entry.about.items() if value is not None)
-            table.add_row(
-                str(entry.seq),
-                f"{entry.at:%Y-%m-%d %H:%M:%S}",
-                entry.kind,
-                safe_text(entry.actor),
-                safe_text(about),
-            )
-        out().print(table)
+        columns = ("no", "at (UTC)", "what", "by", "about")
+        show_table(found.entries, False, "no changes", columns, _audit_cells)
         state = "broken" if found.problems else "whole"
-        out().print(f"{len(found.entries)} entries; the chain is {state}")
+        say(f"{len(found.entries)} entries; the chain is {state}")
     for problem in found.problems:
-        err().print(safe_text(problem), soft_wrap=True)
+        warn(problem, "")
     if found.problems:
         raise typer.Exit(1)
+
+
+def _audit_cells(entry: AuditEntry) -> tuple[object, ...]:
+    about = " ".join(f"{key}={value}" for key, value in entry.about.items() if value is not None)
+    return entry.seq, format_time(entry.at), entry.kind, entry.actor, about

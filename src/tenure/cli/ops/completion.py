@@ -1,12 +1,11 @@
-"""`tenure completion`: the script that makes a shell complete commands, options and ids of runs."""
+"""`tenure completion`: the script that lets a shell complete commands, options and ids of runs."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-SHELLS = ("bash", "zsh", "fish")
 _EPILOG = """
 Examples:
 
@@ -18,19 +17,14 @@ tenure completion fish > ~/.config/fish/completions/tenure.fish
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=_EPILOG)(completion)
+app = typer.Typer()
 
 
-def _known(shell: str) -> str:
-    if shell not in SHELLS:
-        raise typer.BadParameter(f"'{shell}' is not one of {', '.join(SHELLS)}")
-    return shell
-
-
+@app.command(epilog=_EPILOG)
 def completion(
-    shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.", callback=_known)],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")
+    ],
 ) -> None:
     """Print the completion script of your shell: commands, options, and the ids of runs."""
     from typer._completion_shared import get_completion_script

@@ -1,6 +1,6 @@
 """`tenure doctor`: every invariant over a whole database.
 
-Law: what could not be checked is said as plainly as what was.
+Law: the report names what could not be checked.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 from tenure import ids
 from tenure.artifacts import ArtifactStore, artifact_place
-from tenure.cli.common.console import count_noun, err, out, print_json, safe_text
+from tenure.cli.common.console import count_noun, err, print_json, say, warn
 from tenure.cli.common.options import AsJson, Db
+from tenure.cli.common.tables import make_table
 from tenure.clock import us
 from tenure.config import Database, choose_database
 from tenure.doctor import INVARIANTS, Violation
@@ -28,27 +28,26 @@ from tenure.store.port import Store
 SHOWN_MAX = 100
 """Violations printed; the table counts them all."""
 RATE_SECONDS = 600.0
-"""How far back runs per minute are looked at: caps may have been changed before."""
+"""How far back runs per minute are checked: caps may have been different before."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(doctor)
+app = typer.Typer()
 
 
+@app.command()
 def doctor(
     db: Db = None,
     settled: bool = typer.Option(
         False,
         "--settled",
-        help="Check also what holds once faults have stopped and everything due has been done. Runs that are queued"
-        " and wait for a worker, or back off, are not settled and are named: let workers finish first.",
+        help="Also check what must hold once faults have stopped and all due work is done. Let workers finish first: runs that"
+        " wait for a worker or a retry are reported.",
     ),
     as_json: AsJson = False,
 ) -> None:
-    """Check every invariant over a database, and name the rows that break one.
+    """Check every invariant over a database, and name the rows that violate one.
 
-    It only reads, and may run beside working processes. Ends with 0 when all is well, with 1 when not.
+    It only reads, and can run while servers and workers run. Ends with 0 if there is no violation, else with 1.
     """
     database = choose_database(db)
     console = err()
@@ -99,19 +98,16 @@ async def _examine(
 
 
 def _warn_of_clock(store: Store) -> None:
-    """Say that this process's clock is doubted, on stderr: that is no violation of the database's."""
+    """Warn if this process's clock is ignored. That is not a violation of the database."""
     from tenure.store.sqlite import SqliteStore
 
     if isinstance(store, SqliteStore) and (doubt := store.clock_doubt_us):
         ahead = f"{abs(doubt) / 1e6:.0f} s {'ahead of' if doubt > 0 else 'behind'}"
-        text = (
-            f"this process's clock is {ahead} the time of the file, and is doubted; docs/operating.md, Time"
-        )
-        err().print(Text(text, style="yellow"), soft_wrap=True)
+        warn(f"this process's clock is {ahead} the time of the file, and is doubted; docs/operating.md, Time")
 
 
 def locate_violation(violation: Violation) -> str:
-    """The run and the row, as people know them."""
+    """The run's id, and the row unless it is the run's own."""
     run = ids.run_text(violation.run_id) if violation.run_id > 0 else ""
     row = "" if violation.row == f"run {violation.run_id}" else violation.row
     return f"{run} {row}".strip()
@@ -129,36 +125,25 @@ def _state(number: str, report: DoctorReport) -> Text:
 
 
 def _show(database: Database, report: DoctorReport) -> None:
-    console = out()
-    table = Table(show_edge=False, pad_edge=False, box=None)
-    for name in ("", "invariant", "state"):
-        table.add_column(name, header_style="bold")
+    table = make_table("", "invariant", "state")
     for number, invariant in INVARIANTS.items():
         table.add_row(number, Text(invariant.text), _state(number, report))
-    console.print(table)
-    console.print()
+    say(table)
+    say("")
     for violation in report.violations[:SHOWN_MAX]:
-        console.print(
-            safe_text(f"{violation.number}  {locate_violation(violation)}: {violation.text}"), soft_wrap=True
-        )
+        say(f"{violation.number}  {locate_violation(violation)}: {violation.text}")
     count = sum(report.found.values())
     if count > SHOWN_MAX:
-        console.print(
-            Text(f"... and {count - SHOWN_MAX} more (--json has the first {len(report.violations)})")
-        )
+        say(f"... and {count - SHOWN_MAX} more (--json has the first {len(report.violations)})")
     for line in report.unchecked:
-        console.print(safe_text(f"not checked: {line}", "yellow"), soft_wrap=True)
+        say(f"not checked: {line}", "yellow")
     for run_id in report.unsteady:
-        console.print(Text(f"not examined, it kept changing: {ids.run_text(run_id)}", style="yellow"))
+        say(f"not examined, it kept changing: {ids.run_text(run_id)}", "yellow")
     verdict = count_noun(count, "violation") if count else "no violation"
-    console.print(
-        Text(
-            f"{database}: {count_noun(report.runs, 'run')}, {count_noun(report.events, 'event')},"
-            f" {len(report.checked)} invariants checked, "
-            f"{len(report.elsewhere)} shown elsewhere: {verdict}.",
-            style="bold red" if count else "bold green",
-        ),
-        soft_wrap=True,
+    say(
+        f"{database}: {count_noun(report.runs, 'run')}, {count_noun(report.events, 'event')},"
+        f" {len(report.checked)} invariants checked, {len(report.elsewhere)} shown elsewhere: {verdict}.",
+        "bold red" if count else "bold green",
     )
 
 

@@ -5,31 +5,23 @@ from __future__ import annotations
 import asyncio
 
 import typer
-from rich.text import Text
 
-from tenure.cli.common.console import out, print_json
+from tenure.cli.common.console import show_result
 from tenure.cli.common.options import AsJson, Db
 from tenure.config import choose_database
 from tenure.store.factory import open_store
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(migrate)
+app = typer.Typer()
 
 
+@app.command()
 def migrate(db: Db = None, as_json: AsJson = False) -> None:
-    """Bring a database's schema up to date, making the database if there is none.
+    """Bring a database's schema up to date. Creates the database file if it does not exist.
 
-    Safe to run from many processes at once, and again.
+    It is safe to run this repeatedly, and from many processes at once.
     """
     database = choose_database(db)
     applied = asyncio.run(open_store(database).migrate())
-    if as_json:
-        print_json({"database": str(database), "applied": applied})
-        return
-    console = out()
-    for name in applied:
-        console.print(Text(f"applied {name}"))
     state = "is up to date now" if applied else "is up to date already"
-    console.print(Text(f"{database} {state}."))
+    lines = [*(f"applied {name}" for name in applied), f"{database} {state}."]
+    show_result({"database": str(database), "applied": applied}, as_json, *lines)

@@ -1,18 +1,19 @@
-"""`tenure serve`: the HTTP API, with a sweeper and a scheduler beside it, until it is stopped.
+"""`tenure serve`: the HTTP API, with a sweeper and a scheduler, until it is stopped.
 
-Law: SIGINT and SIGTERM stop it in peace: it takes no new connection, ends its streams, lets requests finish for the grace,
-and ends with 0. A second signal ends it at once.
+Law: SIGINT and SIGTERM stop it gracefully: it accepts no new connections, ends its streams, lets requests finish for the grace period, and
+ends with 0. A second signal ends it at once.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Literal
 
 import typer
 
+from tenure.cli.common.arguments import parse_seconds
+from tenure.cli.common.backend import wait_for_database as database_wait
 from tenure.cli.common.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitForDatabase, WithEvidence
-from tenure.cli.common.session import parse_seconds
-from tenure.cli.common.session import wait_for_database as database_wait
 from tenure.errors import TenureError
 from tenure.server.settings import BURST_SECONDS, Settings
 
@@ -23,26 +24,25 @@ tenure serve -- the API on http://127.0.0.1:8700, for this machine only
 
 tenure serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem -- for others, over TLS
 
-tenure serve --host 0.0.0.0 --behind-proxy -- where something in front of it speaks TLS
+tenure serve --host 0.0.0.0 --behind-proxy -- behind a proxy that terminates TLS
 
-Start as many as you like on one database. Make a tenant and its first person with `tenure tenants create` and
-`tenure people create`; docs/server.md goes on from there.
+Start as many servers as you like on one database. Create a tenant and its first person with `tenure tenants create` and
+`tenure people create`. docs/server.md explains the next steps.
 """
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=_EPILOG)(serve)
 
 
 DEFAULT_SETTINGS = Settings()
 _MIB = 1024 * 1024
 
-Host = Annotated[str, typer.Option("--host", envvar="TENURE_HOST", help="Where to listen.")]
+Host = Annotated[str, typer.Option("--host", envvar="TENURE_HOST", help="The address to listen on.")]
 Port = Annotated[
     int,
     typer.Option(
-        "--port", envvar="TENURE_PORT", min=0, max=65535, help="0: any free one; the log says which."
+        "--port",
+        envvar="TENURE_PORT",
+        min=0,
+        max=65535,
+        help="The port to listen on; 0: any free port, which the log names.",
     ),
 ]
 
@@ -52,7 +52,7 @@ Secrets = Annotated[
         "--secrets",
         envvar="TENURE_SECRETS",
         metavar="FOLDER",
-        help="Where the files with secrets of hooks and webhooks are, in a folder for each tenant.",
+        help="The folder with the secrets of hooks and webhooks, in a subfolder for each tenant.",
     ),
 ]
 SharedSecrets = Annotated[
@@ -60,11 +60,15 @@ SharedSecrets = Annotated[
     typer.Option(
         "--shared-secrets",
         envvar="TENURE_SHARED_SECRETS",
-        help="Let every tenant name all secrets; else its own only: env:TENURE_SECRET_{tenant}_..., FOLDER/{tenant}/...",
+        help="Let every tenant use all secrets instead of just its own: env:TENURE_SECRET_{tenant}_..., FOLDER/{tenant}/...",
     ),
 ]
 
 
+app = typer.Typer()
+
+
+@app.command(epilog=_EPILOG)
 def serve(
     host: Host = DEFAULT_SETTINGS.host,
     port: Port = DEFAULT_SETTINGS.port,
@@ -76,13 +80,18 @@ def serve(
     ] = None,
     tls_key: Annotated[
         str | None,
-        typer.Option("--tls-key", envvar="TENURE_TLS_KEY", metavar="FILE", help="Its private key."),
+        typer.Option(
+            "--tls-key",
+            envvar="TENURE_TLS_KEY",
+            metavar="FILE",
+            help="The private key of the certificate, as PEM.",
+        ),
     ] = None,
     behind_proxy: Annotated[
         bool,
         typer.Option(
             "--behind-proxy",
-            help="Something in front of it speaks TLS, and says in X-Forwarded-For where requests come from.",
+            help="A proxy terminates TLS and sends the address of the client in X-Forwarded-For.",
         ),
     ] = DEFAULT_SETTINGS.behind_proxy,
     trusted_proxies: Annotated[
@@ -99,19 +108,19 @@ def serve(
         Literal["x-forwarded-for", "forwarded"] | None,
         typer.Option(
             "--forwarded-header",
-            help="With --behind-proxy: the header to which they append.  \\[default: x-forwarded-for]",
+            help="With --behind-proxy: the header that proxies append to.  \\[default: x-forwarded-for]",
             show_default=False,
         ),
     ] = None,
     max_connections: Annotated[
-        int, typer.Option("--max-connections", min=1, help="Connections in all.")
+        int, typer.Option("--max-connections", min=1, help="The most connections.")
     ] = DEFAULT_SETTINGS.connections_max,
     max_connections_per_address: Annotated[
         int,
         typer.Option(
             "--max-connections-per-address",
             min=1,
-            help="Connections from one address; behind a proxy requests under way.",
+            help="The most connections from one address; behind a proxy, concurrent requests.",
         ),
     ] = DEFAULT_SETTINGS.connections_per_address_max,
     max_body_memory: Annotated[
@@ -120,59 +129,65 @@ def serve(
             "--max-body-memory",
             min=64,
             metavar="MIB",
-            help="MiB that the headers and bodies of all requests under way may hold.",
+            help="MiB that the headers and bodies of all concurrent requests may use.",
         ),
     ] = DEFAULT_SETTINGS.body_bytes_total_max // _MIB,
     max_bodies_per_address: Annotated[
-        int, typer.Option("--max-bodies-per-address", min=1, help="Half-sent bodies from one address.")
+        int,
+        typer.Option(
+            "--max-bodies-per-address", min=1, help="The most incomplete request bodies from one address."
+        ),
     ] = DEFAULT_SETTINGS.bodies_per_address_max,
     max_streams_per_key: Annotated[
-        int, typer.Option("--max-streams-per-key", min=1, help="Streams of events of one credential.")
+        int, typer.Option("--max-streams-per-key", min=1, help="The most event streams of one credential.")
     ] = DEFAULT_SETTINGS.streams_per_key_max,
     max_streams_per_tenant: Annotated[
-        int, typer.Option("--max-streams-per-tenant", min=1, help="Streams of events of one tenant.")
+        int, typer.Option("--max-streams-per-tenant", min=1, help="The most event streams of one tenant.")
     ] = DEFAULT_SETTINGS.streams_per_tenant_max,
     requests_per_second: Annotated[
         int,
         typer.Option(
             "--requests-per-second",
             min=1,
-            help=f"Requests of one credential, on average; bursts may have {BURST_SECONDS} times as many.",
+            help=f"Requests per second of one credential, on average; bursts may have {BURST_SECONDS} times as many.",
         ),
     ] = int(DEFAULT_SETTINGS.requests_per_second),
     request_id_keys: Annotated[
         bool,
         typer.Option(
             "--request-id-keys/--no-request-id-keys",
-            help="Whether X-Request-ID is an idempotency key where no better one is given.",
+            help="Use X-Request-ID as the idempotency key of requests without a better one.",
         ),
     ] = DEFAULT_SETTINGS.request_id_is_key,
     grace: Annotated[
-        str, typer.Option("--grace", help="How long requests may finish when it is stopped.")
+        str, typer.Option("--grace", help="How long requests may take to finish when it is stopped.")
     ] = f"{DEFAULT_SETTINGS.grace_seconds:g}s",
     drain: Annotated[
-        str, typer.Option("--drain", help="How long it says NOT_READY before it stops listening.")
+        str, typer.Option("--drain", help="How long it responds NOT_READY before it stops listening.")
     ] = f"{DEFAULT_SETTINGS.drain_seconds:g}s",
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option("--log-level", help="From which level on.")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option("--log-level", help="The lowest level to log."),
     ] = "info",
     log_format: Annotated[
         Literal["json", "text"], typer.Option("--log-format", help="JSON lines, or text for people.")
     ] = "json",
     log_runs: Annotated[
-        bool, typer.Option("--log-runs/--no-log-runs", help="Log what happens to runs.")
+        bool, typer.Option("--log-runs/--no-log-runs", help="Log the events of runs.")
     ] = DEFAULT_SETTINGS.log_runs,
     log_requests: Annotated[
         bool, typer.Option("--log-requests", help="Log every request.")
     ] = DEFAULT_SETTINGS.log_requests,
     webhooks_to_private: Annotated[
         bool,
-        typer.Option("--webhooks-to-private", help="Whether outgoing webhooks may go to private networks."),
+        typer.Option("--webhooks-to-private", help="Allow outgoing webhooks to private networks."),
     ] = DEFAULT_SETTINGS.webhooks_to_private,
     public_url: Annotated[
         str | None,
         typer.Option(
-            "--public-url", metavar="URL", help="Where people reach this server: Slack's cards link there."
+            "--public-url",
+            metavar="URL",
+            help="The URL at which people reach this server, for links in Slack.",
         ),
     ] = None,
     secrets: Secrets = None,
@@ -189,7 +204,7 @@ def serve(
 ) -> None:
     """Serve the HTTP API: runs, approvals, hooks, schedules, remote workers and live status. Logs go to stdout.
 
-    Any number of these work on one database: one file on one machine, or PostgreSQL.
+    Any number of servers can share one database: an SQLite file on one machine, or PostgreSQL.
     """
     if not behind_proxy and (trusted_proxies is not None or forwarded_header is not None):
         raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
@@ -233,11 +248,9 @@ def serve(
         connectors, secrets=KnownSecrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
     )
     configure_logging(level=log_level, form=log_format)
-    database = choose_database(db)
-    database_wait(database, wait_for_database)
-    address = f"sqlite:{database.address}" if database.kind == "sqlite" else database.address
+    database_wait(choose_database(db), wait_for_database)
     engine = Engine(
-        address,
+        db,
         listen_url=listen_db,
         wait_for_database=wait_for_database,
         actor="server",
@@ -250,13 +263,11 @@ def serve(
 
 
 def require_server_extra() -> None:
-    """The server is an extra: say so where it is not installed."""
-    try:
-        import httptools  # noqa: F401 - it is only looked for
-        import litestar  # noqa: F401 - the same
-        import prometheus_client  # noqa: F401 - the same
-        import uvicorn  # noqa: F401 - the same
-    except ImportError as missing:
-        raise TenureError(
-            "EXTRA_MISSING", f"the server needs {missing.name}: pip install 'tenure[server]'"
-        ) from missing
+    """Raise EXTRA_MISSING unless the packages of the extra `server` are installed."""
+    for name in ("httptools", "litestar", "prometheus_client", "uvicorn"):
+        try:
+            import_module(name)
+        except ImportError as missing:
+            raise TenureError(
+                "EXTRA_MISSING", f"the server needs {name}: pip install 'tenure[server]'"
+            ) from missing

@@ -1,18 +1,21 @@
 """`tenure worker`: serve the workflows and tools of an app until it is stopped.
 
-Law: SIGINT and SIGTERM stop it in peace: it claims nothing more, lets work finish for the grace, and gives back the
-rest uncharged. A second signal ends it at once; its leases expire and others take over.
+Law: SIGINT and SIGTERM stop the worker gracefully: it claims nothing more, lets work finish for the grace period, and releases the rest
+without counting the attempts. A second signal ends it at once; its leases expire, and other workers take over.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from tenure.cli.common.console import count_noun, err, print_json, safe_text
+from tenure.cli.common.arguments import parse_seconds
+from tenure.cli.common.backend import wait_for_database as database_wait
+from tenure.cli.common.console import count_noun, print_json, warn
 from tenure.cli.common.options import (
     AsJson,
     ConnectorsFile,
@@ -23,8 +26,7 @@ from tenure.cli.common.options import (
     WaitForDatabase,
     WithEvidence,
 )
-from tenure.cli.common.session import parse_seconds, run_async
-from tenure.cli.common.session import wait_for_database as database_wait
+from tenure.cli.common.server_option import server_address, server_key
 from tenure.errors import TenureError
 
 _EPILOG = """
@@ -34,26 +36,22 @@ tenure worker app -- everything that app.py (or the package app) registers
 
 tenure worker app:release --slots 4 --queue heavy
 
-tenure worker --commands -- executes the commands of YAML workflows; only on machines where that is meant
+tenure worker --commands -- executes the commands of YAML workflows on this machine
 
 tenure worker app --server https://tenure.example.com --key-file runner.key -- without a database, over HTTP
 
-Start as many as you like, on as many machines as reach the database or the server. Ctrl-C stops in peace, twice at once.
+Start as many workers as you like, on all machines that reach the database or the server. Ctrl-C stops a worker gracefully; press
+it twice to stop at once.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=_EPILOG)(worker)
-
-
 Target = Annotated[
-    str | None, typer.Argument(metavar="[TARGET]", help="module, module:name or file.py: what to serve.")
+    str | None, typer.Argument(metavar="[TARGET]", help="What to serve: module, module:name or file.py.")
 ]
-Slots = Annotated[int, typer.Option("--slots", min=1, help="How much it does at once.")]
+Slots = Annotated[int, typer.Option("--slots", min=1, help="How many steps it runs at once.")]
 Queues = Annotated[
     list[str] | None,
-    typer.Option("--queue", help="Only these queues; may be repeated.  \\[default: each workflow's own]"),
+    typer.Option("--queue", help="Serve only this queue; may be repeated.  \\[default: each workflow's own]"),
 ]
 Commands = Annotated[
     bool, typer.Option("--commands", help="Execute the commands of YAML workflows on this machine.")
@@ -71,19 +69,25 @@ Unconfined = Annotated[
     bool,
     typer.Option(
         "--allow-unconfined-commands",
-        help="Where commands cannot be kept apart, execute them all the same: they can read this worker's secrets, keys and database.",
+        help="If commands cannot be confined, execute them anyway: they can read this worker's secrets, keys and database.",
     ),
 ]
-Grace = Annotated[str, typer.Option("--grace", help="How long work may finish when it is stopped.")]
+Grace = Annotated[str, typer.Option("--grace", help="How long steps may take to finish when it is stopped.")]
 
 
+app = typer.Typer()
+
+
+@app.command(epilog=_EPILOG)
 def worker(
     target: Target = None,
     slots: Slots = 100,
     queue: Queues = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Under which name.  \\[default: host-pid-random]", show_default=False),
+        typer.Option(
+            "--name", help="The name of this worker.  \\[default: host-pid-random]", show_default=False
+        ),
     ] = None,
     grace: Grace = "10s",
     commands: Commands = False,
@@ -98,7 +102,7 @@ def worker(
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
-    """Serve workflows and tools: take what is ready, do it, say how it went; until you stop it."""
+    """Serve workflows and tools: claim steps that are ready, run them and record the results, until you stop it."""
     if target is None and not commands:
         raise typer.BadParameter("name a module to serve, or --commands", param_hint="TARGET")
     for given, option in (
@@ -107,12 +111,11 @@ def worker(
     ):
         if given and not commands:
             raise typer.BadParameter("needs --commands", param_hint=option)
-    from tenure.cli.common.server_option import server_address
     from tenure.cli.workflows.targets import load_target_definitions
     from tenure.commands.confinement import NOBODY
     from tenure.config import choose_database
     from tenure.engine.entry_point import run_in_loop
-    from tenure.engine.worker_process import run_worker
+    from tenure.engine.worker_process import run_remote_worker, run_worker
 
     definitions = load_target_definitions(target) if target is not None else ()
     how: dict[str, Any] = {
@@ -128,20 +131,25 @@ def worker(
     if server is not None:
         if policy is not None:
             raise TenureError(
-                "INVALID_INPUT", "--policy is for a database; people make a server's policy active"
+                "INVALID_INPUT",
+                "--policy is for a database; on a server, people activate a policy: tenure policy activate",
             )
-        _end(_remotely(server, definitions, slots, commands, as_json, how))
-        return
-    database = choose_database(db)
-    database_wait(database, wait_for_database)
-    sqlite = database.kind == "sqlite"
-    address = f"sqlite:{database.address}" if sqlite else database.address
-    lines = run_async(_registered(address, definitions, sqlite))
-    _tell(definitions, str(database), slots, commands, lines, as_json)
-    _end(
-        run_in_loop(
+        key = server_key() or os.environ.get("TENURE_KEY", "")
+        if not key:
+            raise TenureError(
+                "UNAUTHENTICATED", "a worker of a server needs a runner's key: --key-file FILE, or TENURE_KEY"
+            )
+        refusals = asyncio.run(_register_on_server(server, key, definitions))
+        _show_served(definitions, server, slots, commands, refusals, as_json)
+        stuck = run_in_loop(run_remote_worker(server, key, definitions, **how))
+    else:
+        database = choose_database(db)
+        database_wait(database, wait_for_database)
+        refusals = asyncio.run(_register(db, definitions, migrate=database.kind == "sqlite"))
+        _show_served(definitions, str(database), slots, commands, refusals, as_json)
+        stuck = run_in_loop(
             run_worker(
-                address,
+                db,
                 definitions,
                 connectors=connectors,
                 policy=policy,
@@ -152,38 +160,14 @@ def worker(
                 **how,
             )
         )
-    )
-
-
-def _end(stuck: int) -> None:
     if stuck:
-        err().print(
-            safe_text(f"{count_noun(stuck, 'step')} could not be stopped and will be done again", "yellow")
-        )
+        warn(f"{count_noun(stuck, 'step')} could not be stopped and will run again")
         sys.stdout.flush()
-        os._exit(1)  # a thread that does not end would keep the process
+        os._exit(1)  # a thread that does not end would keep the process alive
 
 
-def _remotely(
-    server: str, definitions: tuple[Any, ...], slots: int, commands: bool, as_json: bool, how: dict[str, Any]
-) -> int:
-    """Be a worker of a server."""
-    from tenure.cli.common.server_option import server_key
-    from tenure.engine.entry_point import run_in_loop
-    from tenure.engine.worker_process import run_remote_worker
-
-    key = server_key() or os.environ.get("TENURE_KEY", "")
-    if not key:
-        raise TenureError(
-            "UNAUTHENTICATED", "a worker of a server needs a runner's key: --key-file FILE, or TENURE_KEY"
-        )
-    lines = run_async(_registered_at(server, key, definitions))
-    _tell(definitions, server, slots, commands, lines, as_json)
-    return run_in_loop(run_remote_worker(server, key, definitions, **how))
-
-
-async def _registered_at(server: str, key: str, definitions: tuple[Any, ...]) -> list[str]:
-    """Tell the server what there is; what it refused."""
+async def _register_on_server(server: str, key: str, definitions: tuple[Any, ...]) -> list[str]:
+    """Register workflows on the server. Returns refusals, as lines to show."""
     from tenure.cli.workflows.registration import select_workflows
     from tenure.services.catalog import describe_workflow
     from tenure.worker.protocol import WorkflowEntry
@@ -198,37 +182,41 @@ async def _registered_at(server: str, key: str, definitions: tuple[Any, ...]) ->
         return await work_source.register_workflows(entries)
 
 
-async def _registered(address: str, definitions: tuple[Any, ...], make: bool) -> list[str]:
-    """Tell the database what there is; what was refused."""
+async def _register(db: str | None, definitions: tuple[Any, ...], *, migrate: bool) -> list[str]:
+    """Register workflows in the database. Returns refusals, as lines to show."""
     from tenure.cli.workflows.registration import register_workflows, select_workflows
     from tenure.engine import Engine
 
-    async with Engine(address, migrate=make, sweep=False) as engine:
+    async with Engine(db, migrate=migrate, sweep=False) as engine:
         return await register_workflows(engine, select_workflows(definitions))
 
 
-def _tell(
-    definitions: tuple[Any, ...], database: str, slots: int, commands: bool, lines: list[str], as_json: bool
+def _show_served(
+    definitions: tuple[Any, ...],
+    database: str,
+    slots: int,
+    commands: bool,
+    refusals: list[str],
+    as_json: bool,
 ) -> None:
-    """What is served, before the work begins."""
-    from tenure.cli.workflows.registration import select_tool_names, select_workflows
+    from tenure.cli.workflows.registration import select_tool_names, select_workflows, served_lines
 
-    flows = select_workflows(definitions)
-    tools = select_tool_names(definitions)
     if as_json:
-        workflows = [{"name": f.name, "version": f.version, "queue": f.queue} for f in flows]
+        workflows = [
+            {"name": flow.name, "version": flow.version, "queue": flow.queue}
+            for flow in select_workflows(definitions)
+        ]
+        tools = select_tool_names(definitions)
         print_json({"database": database, "workflows": workflows, "tools": tools, "commands": commands})
         sys.stdout.flush()
         return
-    console = err()
-    console.print(
-        safe_text(f"serving {database} with {count_noun(slots, 'slot')}; Ctrl-C stops it"), soft_wrap=True
-    )
-    for flow in flows:
-        console.print(safe_text(f"  workflow {flow.name} version {flow.version} on {flow.queue}"))
-    for tool in tools:
-        console.print(safe_text(f"  tool {tool}"))
+    lines = [
+        f"serving {database} with {count_noun(slots, 'slot')}; Ctrl-C stops it",
+        *served_lines(definitions),
+    ]
     if commands:
-        console.print(safe_text("  commands of YAML workflows; the log says how they are kept apart"))
+        lines.append("  commands of YAML workflows; the log says how they are confined")
     for line in lines:
-        console.print(safe_text(line, "yellow"), soft_wrap=True)
+        warn(line, "")
+    for refusal in refusals:
+        warn(refusal)

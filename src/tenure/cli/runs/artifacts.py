@@ -8,52 +8,58 @@ from typing import Annotated
 
 import typer
 
-from tenure.cli.common.console import out, print_json, safe_text
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import RunArg, Tenant, call_backend
-from tenure.cli.runs.run_tables import make_table
+from tenure.cli.common.backend import call_backend
+from tenure.cli.common.console import print_json
+from tenure.cli.common.options import AsJson, Db, RunArg, Tenant
+from tenure.cli.common.tables import format_time, show_table
 from tenure.private_files import write_file
 
-_NAME = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="The file to read; without it they are listed.")
-]
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(artifacts)
-
-
+@app.command()
 def artifacts(
     run: RunArg,
-    name: _NAME = None,
-    step: Annotated[str | None, typer.Option("--step", help="Of this step, where several have one.")] = None,
-    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="Of this attempt.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The file to read; without it, list all files.")
+    ] = None,
+    step: Annotated[
+        str | None, typer.Option("--step", help="The file of this step, if several steps have one.")
+    ] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", min=1, help="The file of this attempt.")] = None,
     late: Annotated[
-        bool | None, typer.Option("--late/--in-time", help="What came after the lease's end, or before it.")
+        bool | None,
+        typer.Option("--late/--in-time", help="The file that came after the end of the lease, or before."),
     ] = None,
-    to: Annotated[
-        Path | None, typer.Option("--to", help="The file to write; without it, to standard output.")
-    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="The file to write.  \\[default: stdout]")] = None,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List the files that a run's runners have uploaded, or read one of them.
+    """List the files that runners have uploaded for a run, or read one of them.
 
-    A name alone is the accepted file: that of the attempt that succeeded.
+    A name alone means the accepted file, from the attempt that succeeded.
     """
     if name is None:
         found = call_backend(db, tenant, lambda backend: backend.runs.list_artifacts(run))
         if as_json:
             print_json({"artifacts": found})
             return
-        lines = make_table("name", "step", "attempt", "state", "bytes", "uploaded", "digest")
-        for one in found:
-            when = f"{one.uploaded_at:%Y-%m-%d %H:%M:%S}"
-            cells = (one.name, one.step, one.attempt, one.state, one.size, when, one.digest[:23])
-            lines.add_row(*(safe_text(cell) for cell in cells))
-        out().print(lines if found else "no artifacts")
+        show_table(
+            found,
+            False,
+            "no artifacts",
+            ("name", "step", "attempt", "state", "bytes", "uploaded", "digest"),
+            lambda one: (
+                one.name,
+                one.step,
+                one.attempt,
+                one.state,
+                one.size,
+                format_time(one.uploaded_at),
+                one.digest[:23],
+            ),
+        )
         return
     body = call_backend(
         db,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 import typer
 
 from tenure import money
-from tenure.cli.common.console import out, print_json, safe_text
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import Tenant, call_backend
-from tenure.cli.runs.run_tables import make_table
-from tenure.clock import HostClock
+from tenure.cli.common.arguments import now
+from tenure.cli.common.backend import call_backend
+from tenure.cli.common.console import print_json, say
+from tenure.cli.common.options import AsJson, Db, Tenant
+from tenure.cli.common.tables import show_table
 from tenure.durations import parse_duration
 from tenure.errors import TenureError
 
@@ -22,15 +23,16 @@ _Moment = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add `tenure costs`."""
-    app.command("costs")(costs)
+app = typer.Typer()
 
 
+@app.command()
 def costs(
-    run: Annotated[str | None, typer.Argument(help="What this run has spent; else all of them.")] = None,
+    run: Annotated[
+        str | None, typer.Argument(help="Show what this run has spent.  \\[default: all runs]")
+    ] = None,
     by: Annotated[
-        Literal["tenant", "workflow", "provider", "model", "day"], typer.Option(help="What is added up.")
+        Literal["tenant", "workflow", "provider", "model", "day"], typer.Option(help="Add up costs by this.")
     ] = "workflow",
     since: _Moment = None,
     until: _Moment = None,
@@ -38,10 +40,10 @@ def costs(
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a run has spent per provider and model, and what it may spend; or what all runs have spent, added up.
+    """Show what a run has spent per provider and model, and its budget; or the sums over all runs.
 
-    Without --since that is the last thirty days. Days are UTC days and count as a whole; currencies are never added to each
-    other. Runs that retention has deleted are not counted.
+    Without --since the sums are of the last thirty days. Days are whole UTC days. Different currencies are never added up. Runs
+    that retention has deleted are not counted.
     """
     if run is not None:
         _show_run(run, db, tenant, as_json=as_json)
@@ -51,18 +53,23 @@ def costs(
     if as_json:
         print_json(found)
         return
-    if not found.items:
-        out().print(f"nothing was spent from {found.since} to {found.until}")
-        return
-    named = {"provider": ("provider",), "model": ("provider", "model"), "tenant": ()}.get(by, (by,))
-    made = make_table(*named, "spent", "runs", "calls", "tokens in", "out")
-    for one in found.items:
-        names = [safe_text(str(getattr(one, name))) for name in named]
-        counts = (one.runs, one.calls, one.tokens_in, one.tokens_out)
-        made.add_row(*names, safe_text(one.text), *map(str, counts))
-    out().print(made)
+    named = {"model": ("provider", "model"), "tenant": ()}.get(by, (by,))
+    show_table(
+        found.items,
+        False,
+        f"nothing was spent from {found.since} to {found.until}",
+        (*named, "spent", "runs", "calls", "tokens in", "out"),
+        lambda one: (
+            *(getattr(one, name) for name in named),
+            one.text,
+            one.runs,
+            one.calls,
+            one.tokens_in,
+            one.tokens_out,
+        ),
+    )
     if found.more:
-        out().print("there are more: ask for fewer days")
+        say("there are more rows: ask for fewer days")
 
 
 def _show_run(run: str, db: str | None, tenant: str, *, as_json: bool) -> None:
@@ -70,28 +77,32 @@ def _show_run(run: str, db: str | None, tenant: str, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    out().print(f"spent {found.text}")
+    say(f"spent {found.text}")
     if found.lines:
-        made = make_table("provider", "model", "spent", "calls", "tokens in", "out")
-        for one in found.lines:
-            spent = money.format_amount(one.micros, one.currency)
-            counts = (one.calls, one.tokens_in, one.tokens_out)
-            made.add_row(safe_text(one.provider), safe_text(one.model), safe_text(spent), *map(str, counts))
-        out().print(made)
+        show_table(
+            found.lines,
+            False,
+            "",
+            ("provider", "model", "spent", "calls", "tokens in", "out"),
+            lambda one: (
+                one.provider,
+                one.model,
+                money.format_amount(one.micros, one.currency),
+                one.calls,
+                one.tokens_in,
+                one.tokens_out,
+            ),
+        )
 
 
 def _when(option: str, text: str | None) -> datetime | None:
-    """A moment as people write it."""
     if text is None:
         return None
-    try:
+    with suppress(ValueError):
         return datetime.fromisoformat(text)
-    except ValueError:
-        pass
     try:
-        ago = timedelta(seconds=parse_duration(text))
+        return now() - timedelta(seconds=parse_duration(text))
     except TenureError:
         raise typer.BadParameter(
-            "a day like 2026-02-14, or how long ago, like 7d", param_hint=option
+            "give a day like 2026-02-14, or how long ago, like 7d", param_hint=option
         ) from None
-    return datetime.fromtimestamp(HostClock().now_us() / 1e6, UTC) - ago

@@ -1,4 +1,4 @@
-"""How progress looks: a table that changes in place on a terminal, a line per change elsewhere."""
+"""The progress of a run: a table that changes in place on a terminal, a line for each change elsewhere."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _MARKS = {
 _BUSY = ("running", "leased", "starting", "uploading", "canceling")
 FRAMES_PER_SECOND = 8
 LINES_SHOWN_MAX = 30
-"""Of more steps than this the first that have succeeded are only counted."""
+"""If a run has more steps, the first ones that have succeeded are only counted."""
 
 
 def next_command(run: Run, step: Step) -> str | None:
-    """The command that would help a step which waits."""
+    """The command that ends a step's wait."""
     if step.state == "waiting_approval" and step.kind == "approval":
         return f"tenure approvals approve {run.id}"
     if step.state == "waiting_external" and step.kind == "wait" and step.tool:
@@ -56,34 +56,47 @@ def next_command(run: Run, step: Step) -> str | None:
 
 
 def step_state(step: Step) -> str:
-    """A step's state in one word; what its condition skipped was not done."""
     return SKIPPED if step.skipped else step.state
 
 
-class LiveScreen:
-    """A table that changes in place."""
+class ProgressScreen:
+    """Where the progress of a run is shown."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+
+    def update(self, run: Run, steps: list[Step]) -> None:
+        """Show the current state."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Leave the terminal to others."""
+
+    def resume(self) -> None:
+        """Continue after a stop."""
+
+
+class LiveScreen(ProgressScreen):
+    """A table that changes in place."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
         self._live: RichLive | None = None
         self._last: RenderableType = ""
         self._clock = HostClock()
 
     def update(self, run: Run, steps: list[Step]) -> None:
-        """Show how it is now."""
         self._last = self._picture(run, steps)
-        self.go_on()
+        self.resume()
         assert self._live is not None
         self._live.update(self._last)
 
     def stop(self) -> None:
-        """Leave the last picture, and the terminal to others."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def go_on(self) -> None:
-        """Show again, after a stop."""
+    def resume(self) -> None:
         if self._live is None:
             self._live = RichLive(
                 self._last,
@@ -108,19 +121,16 @@ class LiveScreen:
             mark: RenderableType = (
                 Spinner("dots") if busy else Text(_MARKS.get(step_state(step), " "), state_colour(step.state))
             )
-            told = safe_text(about(step), "dim" if step.state == "succeeded" else "")
-            helps = next_command(run, step)
-            if helps:
-                told.append(f"\n{helps}", style="dim")
-            tries = tries_text(step) if step.attempt > 1 else ""
-            state = Text(step_state(step), state_colour(step.state))
+            text = safe_text(about(step), "dim" if step.state == "succeeded" else "")
+            if command := next_command(run, step):
+                text.append(f"\n{command}", style="dim")
             table.add_row(
                 mark,
                 safe_text(step.name),
-                state,
-                tries and f"try {tries}",
+                Text(step_state(step), state_colour(step.state)),
+                f"try {tries_text(step)}" if step.attempt > 1 else "",
                 format_elapsed(step, self._clock.now_us()),
-                told,
+                text,
             )
         if run.status == "running" and not any(step.state in _BUSY for step in lines):
             table.add_row(Spinner("dots"), Text("working", "dim"))
@@ -128,22 +138,21 @@ class LiveScreen:
 
 
 def _newest(steps: list[Step]) -> tuple[list[Step], int]:
-    """The steps that fit, and how many that have succeeded were left out before them."""
+    """The steps that fit, and the number of earlier, succeeded steps that were left out."""
     done = [step for step in steps if step.state == "succeeded"]
     left_out = {step.name for step in done[: max(len(steps) - LINES_SHOWN_MAX, 0)]}
     return [step for step in steps if step.name not in left_out], len(left_out)
 
 
-class LineScreen:
-    """A line per change, for pipes and logs."""
+class LineScreen(ProgressScreen):
+    """A line for each change, for pipes and logs."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._seen: dict[str, tuple[str, int, str]] = {}
         self._run = ""
 
     def update(self, run: Run, steps: list[Step]) -> None:
-        """A line for each step that has changed."""
         if run.id != self._run:
             self._run, self._seen = run.id, {}
             self._print(f"{run.id}  {run.workflow} (version {run.code_version})")
@@ -154,50 +163,38 @@ class LineScreen:
             self._seen[step.name] = now
             self._print(self._line(run, step))
 
-    def stop(self) -> None:
-        """Nothing to leave."""
-
-    def go_on(self) -> None:
-        """Nothing to show."""
-
     def _line(self, run: Run, step: Step) -> str:
         words = [step.name, step_state(step)]
         if step.attempt > 1:
             words.append(f"try {tries_text(step)}")
         if step.seconds is not None:
             words.append(f"in {format_seconds(step.seconds)}")
+        if text := about(step):
+            words.append(text)
         line = "  " + "  ".join(words)
-        told = about(step)
-        if told:
-            line += f"  {told}"
-        helps = next_command(run, step)
-        if helps and step.state == "waiting_approval":
-            return f"{line}\n  waiting for approval: {helps}"
-        return f"{line}\n  waiting for an event: {helps}" if helps else line
+        command = next_command(run, step)
+        return f"{line}\n  waiting for {_awaited(step)}: {command}" if command else line
 
     def _print(self, text: str) -> None:
         self._console.print(safe_text(text), soft_wrap=True)
 
 
-class WaitScreen:
-    """Only what somebody has to do, once each: for those who do not watch, so that nothing waits in silence."""
+def _awaited(step: Step) -> str:
+    return "approval" if step.state == "waiting_approval" else "an event"
+
+
+class WaitScreen(ProgressScreen):
+    """Only what people have to do, once each: for runs that nobody watches."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self._said: set[str] = set()
 
     def update(self, run: Run, steps: list[Step]) -> None:
-        """Say what is waited for, with the command that answers it."""
         for step in steps:
-            helps = next_command(run, step)
-            if helps is None or f"{step.name} {helps}" in self._said:
+            command = next_command(run, step)
+            if command is None or f"{step.name} {command}" in self._said:
                 continue
-            self._said.add(f"{step.name} {helps}")
-            what = "approval" if step.state == "waiting_approval" else "an event"
-            self._console.print(safe_text(f"{run.id} is waiting for {what}: {helps}"), soft_wrap=True)
-
-    def stop(self) -> None:
-        """Nothing to leave."""
-
-    def go_on(self) -> None:
-        """Nothing to show."""
+            self._said.add(f"{step.name} {command}")
+            text = f"{run.id} is waiting for {_awaited(step)}: {command}"
+            self._console.print(safe_text(text), soft_wrap=True)

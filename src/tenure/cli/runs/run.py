@@ -1,9 +1,9 @@
 """`tenure run`: start a workflow, be its worker, and watch it to its end.
 
 Laws:
-1. What the run came to is printed as JSON on stdout; everything else goes to stderr.
-2. Ctrl-C, SIGTERM and `--wait-for` stop this process, never the run: what was done is kept, and how to go on is said.
-3. A step that nobody here could do is refused before anything is begun.
+1. The run's output is printed as JSON on stdout; everything else goes to stderr.
+2. Ctrl-C, SIGTERM and `--wait-for` stop this process, never the run. Recorded steps are kept, and stderr says how to continue.
+3. A workflow with a step that this process cannot run is refused before it starts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tenure.cli.common.console import err, print_json, safe_text
+from tenure.cli.common.arguments import parse_pairs, parse_seconds, parse_time
+from tenure.cli.common.backend import CLI_REQUESTER, caller_id
+from tenure.cli.common.console import show_result, warn
 from tenure.cli.common.options import (
     AsJson,
     ConcurrencyKey,
@@ -27,20 +29,12 @@ from tenure.cli.common.options import (
     NotBefore,
     PolicyFile,
     Priority,
+    StartedBy,
     Supersede,
+    Tenant,
     Timeout,
 )
-from tenure.cli.common.server_option import chosen_server
-from tenure.cli.common.session import (
-    CLI_REQUESTER,
-    StartedBy,
-    Tenant,
-    caller_id,
-    parse_pairs,
-    parse_seconds,
-    parse_time,
-    run_async,
-)
+from tenure.cli.common.server_option import server_address
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -61,29 +55,28 @@ tenure run app.py --input name=Ada -- the workflow of a file, with an input
 
 tenure run app:release --input '{"ref": "main"}' --label team=a
 
-tenure run workflow.yaml --input @inputs.json --key build-17 -- twice the same key is one run
+tenure run workflow.yaml --input @inputs.json --key build-17 -- the same key again returns the same run
 
-tenure run app.py --no-watch | jq .total -- stdout has just the output
+tenure run app.py --no-watch | jq .total -- stdout has only the output
 
 tenure run app.py --detach -- only submit it; `tenure worker app` runs it
 
 tenure run release --server https://tenure.example.org --input ref=main -- the server's workers run it
 
-tenure run app.py --wait-for 10m -- in a script: no longer than that; the run is kept
+tenure run app.py --wait-for 10m -- for scripts: stop waiting after 10 minutes; the run is kept
 
-The worker of this command serves the whole database: runs of the same workflows and tools that others have queued there
-are executed too. For a run alone, choose a database of its own with --db.
+The worker of this command serves the whole database. It also executes runs of the same workflows and tools that others have
+queued there. To execute just one run, use a separate database with --db.
 
-Ends with 0 when the run succeeded, 1 when it did not, 3 when --wait-for is over, 130 after Ctrl-C and 143 after SIGTERM
-(in these the run goes on with the next worker).
+Ends with 0 if the run succeeded, 1 if it did not, 3 if --wait-for is over, 130 after Ctrl-C and 143 after SIGTERM. After 3, 130
+and 143 the next worker continues the run.
 """
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=_EPILOG)(run)
+app = typer.Typer()
 
 
+@app.command(epilog=_EPILOG)
 def run(
     target: Annotated[
         str,
@@ -95,7 +88,7 @@ def run(
             "--input", "-i", metavar="KEY=VALUE|JSON|@FILE", help="The workflow's input; may be repeated."
         ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch/--no-watch", help="Whether to show progress.")] = True,
+    watch: Annotated[bool, typer.Option("--watch/--no-watch", help="Show progress.")] = True,
     detach: Annotated[
         bool, typer.Option("--detach", help="Only submit it and print its id; a worker runs it.")
     ] = False,
@@ -104,23 +97,30 @@ def run(
         typer.Option(
             "--wait-for",
             metavar="DURATION",
-            help="Stop after so long (90s, 5m) with exit code 3; the run is kept.  \\[default: wait for ever]",
+            help="Stop after this time (90s, 5m) with exit code 3; the run is kept.  \\[default: wait forever]",
         ),
     ] = None,
     key: Key = None,
     label: Labels = None,
     profile: Annotated[
-        str | None, typer.Option("--profile", help="Another lifecycle, see `tenure lifecycle list`.")
+        str | None,
+        typer.Option(
+            "--profile", help="The lifecycle instead of the workflow's own, see `tenure lifecycle list`."
+        ),
     ] = None,
     priority: Priority = 0,
     concurrency_key: ConcurrencyKey = None,
     supersede: Supersede = False,
     not_before: NotBefore = None,
     timeout: Timeout = None,
-    repo: Annotated[str | None, typer.Option(help="The repository it is for.")] = None,
+    repo: Annotated[
+        str | None, typer.Option(help="The repository of the run, see `tenure runs list --repo`.")
+    ] = None,
     app: Annotated[
         list[str] | None,
-        typer.Option("--app", metavar="MODULE", help="Modules with tools and workflows it uses; repeatable."),
+        typer.Option(
+            "--app", metavar="MODULE", help="A module with tools or workflows that it uses; may be repeated."
+        ),
     ] = None,
     connectors: ConnectorsFile = None,
     policy: PolicyFile = None,
@@ -129,9 +129,9 @@ def run(
     by: StartedBy = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a workflow in this process and watch it: each step, its tries, what it waits for.
+    """Run a workflow in this process and watch its steps, attempts and waits.
 
-    On a terminal an approval can be answered right there. Makes the database file if there is none.
+    On a terminal you can answer its approvals right there. Creates the database file if it does not exist.
     """
     from tenure.cli.workflows.targets import load_module, load_target_workflow, parse_inputs
     from tenure.shapes.runs import RunTrigger
@@ -152,11 +152,11 @@ def run(
         "actor": by,
     }
     limit = None if patience is None else parse_seconds(patience)
-    if (client := chosen_server(db)) is not None:
+    if (server := server_address(db)) is not None:
         from tenure.cli.runs.run_remote import run_on_server
 
         run_on_server(
-            client,
+            server,
             target,
             given,
             options,
@@ -170,20 +170,20 @@ def run(
         load_module(module.partition(":")[0])
     workflow = load_target_workflow(target)
     governed = {"connectors": connectors, "policy": policy}
-    session = _Session(
-        workflow, parse_inputs(workflow, given), options, db, tenant, caller_id(None), governed
-    )
+    session = _Session(workflow, parse_inputs(workflow, given), options, db, tenant, caller_id(), governed)
     if detach:
-        _detached(session, _serving(target, workflow), as_json)
+        _submit(session, _worker_command(target, workflow), as_json)
         return
     _check_served(workflow, connectors)
     try:
-        ended = run_async(session.run(quiet=as_json or not watch, patience=limit))
+        ended = asyncio.run(session.run(quiet=as_json or not watch, patience=limit))
     except (KeyboardInterrupt, asyncio.CancelledError) as stopped:
-        _interrupted(session.run_id, _serving(target, workflow))
+        _show_interrupted(session.run_id, _worker_command(target, workflow))
         raise typer.Exit(INTERRUPTED if isinstance(stopped, KeyboardInterrupt) else TERMINATED) from None
     except TimeoutError:
-        _interrupted(session.run_id, _serving(target, workflow), f"it has not ended within {patience}; ")
+        _show_interrupted(
+            session.run_id, _worker_command(target, workflow), f"it has not ended within {patience}; "
+        )
         raise typer.Exit(STILL_WAITS) from None
     from tenure.cli.runs.watch import print_outcome
 
@@ -210,31 +210,26 @@ class _Session:
         self._tenant = tenant
         self._approver = approver
         self._governed = governed
-        """What it can do to the world, and may."""
+        """The connectors and the policy, as options of the engine."""
         self.run_id: str | None = None
 
     def engine(self, *, sweep: bool) -> Engine:
-        """An engine for it; a database file is made where there is none."""
         from tenure.config import choose_database
         from tenure.engine import Engine
 
-        database = choose_database(self._db)
-        sqlite = database.kind == "sqlite"
-        address = f"sqlite:{database.address}" if sqlite else database.address
+        sqlite = choose_database(self._db).kind == "sqlite"
         if self._options["actor"] is None:
-            # In a file of one's own nobody but the program asks, so that the person at the terminal may answer;
-            # in a database that is shared, whoever starts a run is the one who does not approve it.
+            # In a file, the program is the requester, so that the person at the terminal may approve. In a shared
+            # database, the person who starts a run cannot approve it.
             self._options["actor"] = CLI_REQUESTER if sqlite else self._approver
-        return Engine(address, tenant=self._tenant, migrate=sqlite, sweep=sweep, **self._governed)
+        return Engine(self._db, tenant=self._tenant, migrate=sqlite, sweep=sweep, **self._governed)
 
     async def submit(self, engine: Engine) -> str:
-        """Start it; its id."""
-        started = await engine.submit(self._workflow, self._inputs, **self._options)
-        self.run_id = started.id
+        self.run_id = (await engine.submit(self._workflow, self._inputs, **self._options)).id
         return self.run_id
 
     def worker(self, engine: Engine) -> Worker:
-        """A worker for everything that is registered, and for the commands of a declared workflow."""
+        """A worker for everything that is registered, and for the commands of a workflow file."""
         from tenure.declared import DeclaredWorkflow
 
         if not isinstance(self._workflow, DeclaredWorkflow):
@@ -243,11 +238,11 @@ class _Session:
         return engine.worker(
             commands=True,
             queues=queues,
-            allow_unconfined_commands=True,  # whoever names the file owns the database
+            allow_unconfined_commands=True,  # the person who names the file owns the database
         )
 
     async def run(self, *, quiet: bool, patience: float | None) -> EndedRun:
-        """Submit it, work on it, watch it, for as long as there is patience."""
+        """Submit the run, work on it and watch it, for at most `patience` seconds."""
         with _terminable():
             async with self.engine(sweep=True) as engine:
                 worker = self.worker(engine)
@@ -268,11 +263,10 @@ class _Session:
         run_id = await self.submit(engine)
         for line in await register_workflows(engine, (self._workflow,)):
             if not quiet:
-                err().print(safe_text(line, "yellow"), soft_wrap=True)
+                warn(line)
         return await watch_run(engine, run_id, quiet=quiet, approver=self._approver)
 
     async def detached(self) -> str:
-        """Submit it only."""
         async with self.engine(sweep=False) as engine:
             run_id = await self.submit(engine)
             await engine.settle()
@@ -281,7 +275,7 @@ class _Session:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does: in peace. Only the main thread hears signals."""
+    """Cancel the task on SIGTERM, as asyncio does on Ctrl-C. Only the main thread can handle signals."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     try:
@@ -296,8 +290,8 @@ def _terminable() -> Iterator[None]:
 
 
 def _check_served(workflow: Workflow[..., Any] | DeclaredWorkflow, connectors: str | None) -> None:
-    """Refuse a file whose steps nobody here could do; see law 3."""
-    from tenure.cli.common.lazy_group import suggest_commands
+    """Refuse a workflow file with a step that this process cannot run; see law 3."""
+    from tenure.cli.common.lazy_group import suggest_names
     from tenure.declared import DeclaredWorkflow
     from tenure.govern.connectors.registry import choose_connectors
     from tenure.sdk.definitions import registry
@@ -305,23 +299,23 @@ def _check_served(workflow: Workflow[..., Any] | DeclaredWorkflow, connectors: s
     if not isinstance(workflow, DeclaredWorkflow):
         return
     for step in workflow.steps:
-        if step.kind not in ("uses", "workflow"):
-            continue
-        known: list[str] = [*(registry.tools if step.kind == "uses" else registry.workflows)]
         if step.kind == "uses":
-            known += [action for action, _ in choose_connectors(connectors).actions()]
-        if step.target in known:
+            actions = (action for action, _ in choose_connectors(connectors).actions())
+            what, known = "tool", [*registry.tools, *actions]
+        elif step.kind == "workflow":
+            what, known = "workflow", [*registry.workflows]
+        else:
             continue
-        what = "tool" if step.kind == "uses" else "workflow"
-        raise TenureError(
-            "INVALID_INPUT",
-            f"step {step.id!r} needs the {what} {step.target!r}, which is not here.{suggest_commands(step.target, known)} Name"
-            f" the module that has it: --app MODULE; or leave the run to workers that have it: --detach",
-        )
+        if step.target not in known:
+            raise TenureError(
+                "INVALID_INPUT",
+                f"step {step.id!r} needs the {what} {step.target!r}, which is not here.{suggest_names(step.target, known)} Name"
+                f" the module that has it: --app MODULE; or leave the run to workers that have it: --detach",
+            )
 
 
-def _serving(target: str, workflow: Workflow[..., Any] | DeclaredWorkflow) -> str:
-    """The command that would serve a target."""
+def _worker_command(target: str, workflow: Workflow[..., Any] | DeclaredWorkflow) -> str:
+    """The command that starts a worker for a target."""
     from tenure.declared import DeclaredWorkflow
 
     if not isinstance(workflow, DeclaredWorkflow):
@@ -332,24 +326,18 @@ def _serving(target: str, workflow: Workflow[..., Any] | DeclaredWorkflow) -> st
     return f"tenure worker{tools} --commands{chosen}"
 
 
-def _detached(session: _Session, serving: str, as_json: bool) -> None:
-    run_id = run_async(session.detached())
-    if as_json:
-        print_json({"run": run_id})
-        return
-    print(run_id)
-    err().print(
-        safe_text(f"submitted; `{serving}` runs it, `tenure runs watch {run_id}` shows it"),
-        soft_wrap=True,
-    )
+def _submit(session: _Session, worker_command: str, as_json: bool) -> None:
+    run_id = asyncio.run(session.detached())
+    show_result({"run": run_id}, as_json, run_id)
+    if not as_json:
+        warn(f"submitted; `{worker_command}` runs it, `tenure runs watch {run_id}` shows it", "")
 
 
-def _interrupted(run_id: str | None, serving: str, why: str = "") -> None:
-    console = err()
+def _show_interrupted(run_id: str | None, worker_command: str, why: str = "") -> None:
     if run_id is None:
-        console.print(safe_text("stopped before the run was submitted"))
+        warn("stopped before the run was submitted", "")
         return
-    console.print(safe_text(f"{why}stopped; {run_id} is not canceled, and what it has done is kept."))
-    console.print(safe_text(f"  {serving}            # go on with it"), soft_wrap=True)
-    console.print(safe_text(f"  tenure runs watch {run_id}    # watch it"), soft_wrap=True)
-    console.print(safe_text(f"  tenure runs cancel {run_id}   # end it"), soft_wrap=True)
+    warn(f"{why}stopped; {run_id} is not canceled, and its recorded steps are kept.", "")
+    warn(f"  {worker_command}            # continue it", "")
+    warn(f"  tenure runs watch {run_id}    # watch it", "")
+    warn(f"  tenure runs cancel {run_id}   # cancel it", "")

@@ -1,47 +1,40 @@
-"""What people do to runs: `tenure runs cancel`, `pause`, `resume`, `rerun` and so on, and `tenure signal`."""
+"""Commands that change runs: `tenure runs cancel`, `pause`, `resume`, `rerun` and so on, and `tenure signal`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from tenure.cli.common.console import out, print_json, safe_text
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import (
-    By,
-    RunArg,
-    Tenant,
-    call_backend,
-    caller_id,
-    parse_code,
-    parse_json,
-    parse_pairs,
-    requester_for,
-)
+from tenure.cli.common.arguments import parse_code, parse_json, parse_pairs
+from tenure.cli.common.backend import call_backend, caller_id, requester_for
+from tenure.cli.common.console import show_result
+from tenure.cli.common.options import AsJson, By, Db, RunArg, Tenant
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
-    from tenure.shapes.runs import Run, SignalResult
+    from tenure.shapes.runs import Run
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module to `tenure runs`."""
-    for command in (cancel, pause, unpause, resume, rerun, signal, revoke, label, reported, delete):
-        app.command()(command)
-    app.command("cancel-step")(cancel_step)
+app = typer.Typer()
+T = TypeVar("T")
 
 
-def _said(as_json: bool, run: str, fields: dict[str, object], text: str) -> None:
-    if as_json:
-        print_json({"run": run, **fields})
-    else:
-        out().print(safe_text(text), soft_wrap=True)
+def _change(
+    db: str | None, tenant: str, run: str, by: str | None, call: Callable[[Backend, str], Awaitable[T]]
+) -> T:
+    """Change a run. `call` gets the backend and the actor of the change."""
+
+    async def with_actor(backend: Backend) -> T:
+        return await call(backend, await requester_for(backend, db, run, by))
+
+    return call_backend(db, tenant, with_actor, changes=True)
 
 
+@app.command()
 def cancel(
     run: RunArg,
     reason: Annotated[
@@ -53,14 +46,13 @@ def cancel(
     as_json: AsJson = False,
 ) -> None:
     """Request the cancellation of a run."""
-
-    async def call(backend: Backend) -> str:
-        return await backend.cancel(run, reason=reason, actor=await requester_for(backend, db, run, by))
-
-    status = call_backend(db, tenant, call, changes=True)
-    _said(as_json, run, {"status": status}, f"{run} is {status}")
+    status = _change(
+        db, tenant, run, by, lambda backend, actor: backend.cancel(run, reason=reason, actor=actor)
+    )
+    show_result({"run": run, "status": status}, as_json, f"{run} is {status}")
 
 
+@app.command("cancel-step")
 def cancel_step(
     run: RunArg,
     name: Annotated[str, typer.Argument(help="The step's name, see `tenure runs show`.")],
@@ -70,214 +62,221 @@ def cancel_step(
     as_json: AsJson = False,
 ) -> None:
     """Cancel one step of a run. A required step that is canceled fails its run."""
+    state = _change(
+        db, tenant, run, by, lambda backend, actor: backend.runs.cancel_step(run, name, actor=actor)
+    )
+    text = f"step {name} of {run} is {state}"
+    show_result({"run": run, "step": name, "state": state}, as_json, text)
 
-    async def call(backend: Backend) -> str:
-        return await backend.runs.cancel_step(run, name, actor=await requester_for(backend, db, run, by))
 
-    state = call_backend(db, tenant, call, changes=True)
-    _said(as_json, run, {"step": name, "state": state}, f"step {name} of {run} is {state}")
-
-
+@app.command()
 def pause(
     run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
-    """Give out no step of a run until it is unpaused; deadlines go on."""
-    call_backend(db, tenant, lambda e: e.runs.pause(run, actor=caller_id(by)), changes=True)
-    _said(as_json, run, {"paused": True}, f"{run} is paused")
+    """Start no more steps of a run until it is unpaused. Deadlines keep running."""
+    call_backend(db, tenant, lambda backend: backend.runs.pause(run, actor=caller_id(by)), changes=True)
+    show_result({"run": run, "paused": True}, as_json, f"{run} is paused")
 
 
+@app.command()
 def unpause(
     run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
-    """Give out steps again, also of a run that was parked."""
-    call_backend(db, tenant, lambda e: e.runs.unpause(run, actor=caller_id(by)), changes=True)
-    _said(as_json, run, {"paused": False}, f"{run} goes on")
+    """Continue a run that was paused or parked."""
+    call_backend(db, tenant, lambda backend: backend.runs.unpause(run, actor=caller_id(by)), changes=True)
+    show_result({"run": run, "paused": False}, as_json, f"{run} goes on")
 
 
-def _again(
-    db: str | None, tenant: str, run: str, by: str | None, call: Callable[[Backend, str], Awaitable[str]]
-) -> Run:
-    """The run that a call answered the id of."""
-
-    async def both(backend: Backend) -> Run:
-        return await backend.get(await call(backend, await requester_for(backend, db, run, by)))
-
-    return call_backend(db, tenant, both, changes=True)
-
-
+@app.command()
 def resume(
     run: RunArg,
     happened: Annotated[
         list[str] | None,
         typer.Option(
-            "--happened", metavar="STEP[=JSON]", help="A step that was begun did happen, and returned this."
+            "--happened",
+            metavar="STEP[=JSON]",
+            help="This step, which was started, did complete, with this result.",
         ),
     ] = None,
     repeat: Annotated[
         list[str] | None,
-        typer.Option("--repeat", metavar="STEP", help="A step that was begun did not happen: do it again."),
+        typer.Option(
+            "--repeat", metavar="STEP", help="This step, which was started, did not complete: run it again."
+        ),
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on: a finished run as a new one that keeps what was done; a waiting one by ending its wait.
+    """Resume a run: a finished one as a new run that keeps its recorded steps; a waiting one by ending its wait.
 
-    Ends a wait for an event or a time, never an approval. After RUN_RESUME_FAILED nobody knows whether a step has
-    happened: find out, and say so with --happened or --repeat.
+    Ends a wait for an event or a time, never an approval. After RUN_RESUME_FAILED it is unknown whether a step completed: find
+    out, and use --happened or --repeat.
     """
     split = [text.partition("=") for text in happened or ()]
     known = {name: parse_json(said, f"--happened {name}") if eq else None for name, eq, said in split}
-    again = tuple(repeat or ())
-    view = _again(
-        db,
-        tenant,
-        run,
-        by,
-        lambda e, actor: e.runs.resume(run, actor=actor, happened=known, repeat=again),
-    )
-    if as_json:
-        print_json(view)
-    elif view.id == run:
-        _said(False, run, {}, f"{run} waits no longer; it is {view.status}")
-    else:
-        print(view.id)
+
+    async def call(backend: Backend, actor: str) -> Run:
+        resumed = await backend.runs.resume(run, actor=actor, happened=known, repeat=tuple(repeat or ()))
+        return await backend.get(resumed)
+
+    view = _change(db, tenant, run, by, call)
+    show_result(view, as_json, f"{run} waits no longer; it is {view.status}" if view.id == run else view.id)
 
 
+@app.command()
 def rerun(
     run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
-    """Start a finished run afresh, as a new run linked to it; prints its id. A worker has to serve it."""
-    view = _again(db, tenant, run, by, lambda e, actor: e.runs.rerun(run, actor=actor))
-    if as_json:
-        print_json(view)
-    else:
-        print(view.id)
+    """Start a finished run from the beginning, as a new run linked to it, and print its id. It needs a worker."""
+
+    async def call(backend: Backend, actor: str) -> Run:
+        return await backend.get(await backend.runs.rerun(run, actor=actor))
+
+    view = _change(db, tenant, run, by, call)
+    show_result(view, as_json, view.id)
 
 
+@app.command()
 def revoke(
     run: RunArg,
     step: Annotated[
-        str | None, typer.Argument(help="The step's name; needed where several are worked on.")
+        str | None, typer.Argument(help="The step's name; needed if several are running.")
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a step from the worker that has it, so that another can do it: for one that hangs and still sends heartbeats.
+    """Revoke the lease of a step, so that another worker can run it. For a worker that hangs but still sends heartbeats.
 
-    A worker that is gone needs nothing: its lease expires. The try counts; when it was the last, the step fails. What the
-    worker still says is refused, but what it does outside goes on until it hears of that: look before you do it twice.
+    A worker that is gone needs no command: its lease expires. The attempt counts; if it was the last, the step fails. Messages of
+    the old worker are refused, but its effects outside of Tenure continue until it learns of that: check before they happen twice.
     """
-
-    async def call(backend: Backend) -> str:
-        return await backend.runs.revoke_lease(run, step, actor=await requester_for(backend, db, run, by))
-
-    state = call_backend(db, tenant, call, changes=True)
-    taken = "the step" if step is None else f"step {step}"
-    _said(as_json, run, {"step": step, "state": state}, f"{taken} of {run} is {state}")
+    state = _change(
+        db, tenant, run, by, lambda backend, actor: backend.runs.revoke_lease(run, step, actor=actor)
+    )
+    text = f"{'the step' if step is None else f'step {step}'} of {run} is {state}"
+    show_result({"run": run, "step": step, "state": state}, as_json, text)
 
 
+@app.command()
 def label(
     run: RunArg,
     given: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Labels to be set.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Labels to set.")
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option("--remove", metavar="KEY", help="A label to take away; may be repeated."),
+        typer.Option("--remove", metavar="KEY", help="A label to remove; may be repeated."),
     ] = None,
     metadata: Annotated[
         str | None,
-        typer.Option("--metadata", help="A JSON object, or @FILE: its names are set, null takes one away."),
+        typer.Option("--metadata", help="A JSON object, or @FILE: sets its names; null removes one."),
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set or take away labels of a run, also of one that has ended; without any, show them.
+    """Set or remove labels of a run, even of one that has ended. Without labels, show them.
 
-    Whoever changes them stands behind the run: they decide none of its questions from then on.
+    People who change them are involved in the run and cannot decide its approvals from then on.
 
     Example: tenure runs label run_2026-02-14_080000_abc123 team=a --remove stage
     """
     labels: dict[str, str | None] = {**parse_pairs(given), **dict.fromkeys(remove or ())}
     about = parse_json(metadata, "--metadata")
     if not (about is None or isinstance(about, dict)):
-        raise TenureError("INVALID_INPUT", "--metadata is no JSON object")
+        raise TenureError("INVALID_INPUT", "--metadata must be a JSON object")
 
-    async def call(backend: Backend) -> Run:
-        if labels or about:
-            actor = await requester_for(backend, db, run, by)
-            await backend.runs.update(run, labels=labels or None, metadata=about, actor=actor)
+    async def update(backend: Backend, actor: str) -> Run:
+        await backend.runs.update(run, labels=labels or None, metadata=about, actor=actor)
         return await backend.get(run)
 
-    view = call_backend(db, tenant, call, changes=bool(labels or about))
-    shown_labels = " ".join(f"{name}={value}" for name, value in view.labels.items()) or "no labels"
-    _said(as_json, run, {"labels": view.labels, "metadata": view.metadata}, shown_labels)
+    if labels or about:
+        view = _change(db, tenant, run, by, update)
+    else:
+        view = call_backend(db, tenant, lambda backend: backend.get(run))
+    show_result(
+        {"run": run, "labels": view.labels, "metadata": view.metadata},
+        as_json,
+        " ".join(f"{name}={value}" for name, value in view.labels.items()) or "no labels",
+    )
 
 
+@app.command()
 def reported(
     run: RunArg, db: Db = None, tenant: Tenant = "default", by: By = None, as_json: AsJson = False
 ) -> None:
-    """Record your word that the world has been told how a finished run ended.
+    """Record your statement that the outcome of a finished run was reported.
 
     The history and `tenure runs show` name you; the first statement counts. The status does not change: only the status reporter
     makes a run REPORTED.
     """
-    said = call_backend(db, tenant, lambda e: e.runs.mark_reported(run, actor=caller_id(by)), changes=True)
-    words = f"{run}: {said.by} says that its end was reported"
-    _said(as_json, run, {"statement": {"by": said.by, "at": said.at}}, words)
+    said = call_backend(
+        db, tenant, lambda backend: backend.runs.mark_reported(run, actor=caller_id(by)), changes=True
+    )
+    text = f"{run}: {said.by} says that its end was reported"
+    show_result({"run": run, "statement": {"by": said.by, "at": said.at}}, as_json, text)
 
 
+@app.command()
 def delete(
     run: RunArg,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a finished run with its history and payloads, for good. Its idempotency key stays used."""
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter("nobody is there to be asked: add --yes", param_hint="--yes")
+    """Delete a finished run with its history and payloads, for good. Its idempotency key cannot be used again."""
     if not yes:
+        if not sys.stdin.isatty():
+            raise typer.BadParameter(
+                "there is no terminal to ask for confirmation: add --yes", param_hint="--yes"
+            )
         typer.confirm(f"Delete {run} with its whole history?", abort=True, err=True)
+    call_backend(db, tenant, lambda backend: backend.runs.delete(run, actor=caller_id(by)), changes=True)
+    show_result({"run": run, "deleted": True}, as_json, f"{run} is deleted")
 
-    call_backend(db, tenant, lambda e: e.runs.delete(run, actor=caller_id(by)), changes=True)
-    _said(as_json, run, {"deleted": True}, f"{run} is deleted")
 
-
+@app.command()
 def signal(
     run: RunArg,
     event: Annotated[str, typer.Argument(help="The event's name.")],
     data: Annotated[str | None, typer.Option("--data", help="JSON, or @FILE with JSON.")] = None,
-    event_id: Annotated[str | None, typer.Option("--id", help="The same id never counts twice.")] = None,
-    source: Annotated[str, typer.Option(help="Where it comes from.")] = "cli",
+    event_id: Annotated[
+        str | None, typer.Option("--id", help="The event's id: events with the same id count once.")
+    ] = None,
+    source: Annotated[str, typer.Option(help="Where the event comes from.")] = "cli",
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Deliver an event to a run; one that nobody waits for yet is kept. Whoever sends what a run takes stands behind it.
+    """Deliver an event to a run. If the run does not wait for it yet, it is kept. Its sender is involved in a run that takes it.
 
     Example: tenure signal run_2026-02-14_080000_abc123 payment --data '{"amount": 12}'
     """
     if not event:
-        raise TenureError("INVALID_INPUT", "an event has a name")
+        raise TenureError("INVALID_INPUT", "the event's name is empty")
     value = parse_json(data, "--data")
 
-    async def call(backend: Backend) -> SignalResult:
-        actor = await requester_for(backend, db, run, by)
-        return await backend.signal(run, event, value, event_id=event_id, source=source, actor=actor)
-
-    told = call_backend(db, tenant, call, changes=True)
-    text = "taken" if told.taken else "kept until somebody waits for it"
-    if told.again:
+    sent = _change(
+        db,
+        tenant,
+        run,
+        by,
+        lambda backend, actor: backend.signal(
+            run, event, value, event_id=event_id, source=source, actor=actor
+        ),
+    )
+    text = "taken" if sent.taken else "kept until the run waits for it"
+    if sent.again:
         text = f"already delivered: {text}"
-    if told.awaited and not told.taken:
-        text += f" (it waits for {' and '.join(repr(name) for name in told.awaited)} now)"
-    _said(as_json, run, {"event": event, "taken": told.taken, "again": told.again}, text)
+    if sent.awaited and not sent.taken:
+        text += f" (it waits for {' and '.join(repr(name) for name in sent.awaited)} now)"
+    result = {"run": run, "event": event, "taken": sent.taken, "again": sent.again}
+    show_result(result, as_json, text)

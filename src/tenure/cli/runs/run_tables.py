@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from tenure.cli.common.console import out, safe_text
+from tenure.cli.common.console import safe_text, say
+from tenure.cli.common.tables import cell, format_time, make_table, show_table
 
 if TYPE_CHECKING:
     from tenure.shapes.costs import RunCosts, StepCost
@@ -27,43 +27,23 @@ _COLOURS = {
     "waiting_external": "cyan",
 }
 _PLAIN_KINDS = {"work": "step", "checkpoint": "step"}
+"""The words of users for kinds of steps."""
 VALUE_CHARS_MAX = 200
 SKIPPED = "skipped"
-"""What is shown of a step that succeeded without being done, because its condition was false."""
-
-
-def make_table(*columns: str) -> Table:
-    """A plain table."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        made.add_column(column, overflow="fold")
-    return made
-
-
-def keep_ids_whole(made: Table, ids: Iterable[str]) -> None:
-    """An id is copied and pasted: the first column is never broken, however narrow the terminal."""
-    column = made.columns[0]
-    column.no_wrap, column.overflow = True, "ignore"
-    column.min_width = max((len(each) for each in ids), default=0)
+"""The state to show for a step that was skipped because its condition is false. In the kernel it has succeeded."""
 
 
 def state_colour(state: str) -> str:
-    """How a state is coloured."""
     return _COLOURS.get(state, "")
 
 
 def state_text(state: str, word: str) -> Text:
-    """A state in the kernel's word and, where it is another, in the profile's."""
+    """A state in the kernel's word and, if it differs, in the profile's."""
     return Text(state if state == word else f"{state} ({word})", style=state_colour(state))
 
 
-def format_time(at: datetime | None) -> str:
-    """A moment, to the second."""
-    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
-
-
 def format_seconds(seconds: float | None) -> str:
-    """A length of time for people: `12 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
+    """A duration for people: `12 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`."""
     if seconds is None:
         return ""
     if seconds < 0.1:
@@ -77,75 +57,66 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_elapsed(step: Step, now_us: int | None = None) -> str:
-    """How long a step took; of one that is under way how long it has been, where the time is known."""
+    """How long a step took. For a running step: how long it has been running, if the time is given."""
     if step.seconds is None and now_us is not None and step.started_at is not None and not step.finished_at:
         return format_seconds(max(now_us / 1e6 - step.started_at.timestamp(), 0.0))
     return format_seconds(step.seconds)
 
 
 def value_text(value: Any) -> str:
-    """A payload on one line."""
+    """A payload on one line, cut to VALUE_CHARS_MAX."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     text = " / ".join(line.strip() for line in text.splitlines() if line.strip())
     return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 3] + "..."
 
 
-def show_runs(lines: list[RunSummary]) -> None:
-    """Runs, newest first."""
-    console = out()
-    if not lines:
-        console.print("no runs")
-        return
-    made = make_table("run", "workflow", "status", "reason", "steps", "took", "created", "labels")
-    keep_ids_whole(made, [line.id for line in lines])
-    for line in lines:
-        status = state_text(line.status, line.shown)
-        held = "parked" if line.parked is not None else "paused" if line.paused else ""
-        if held:
-            status.append(f" ({held})", style="yellow")
-        made.add_row(
-            line.id,
-            safe_text(line.workflow),
-            status,
-            safe_text("" if line.reason in (None, "done") else line.reason),
-            steps_text(line),
-            format_seconds(line.seconds),
-            format_time(line.created_at),
-            safe_text(" ".join(f"{k}={v}" for k, v in line.labels.items())),
-        )
-    console.print(made)
+def show_runs(runs: list[RunSummary], as_json: bool) -> None:
+    columns = ("run", "workflow", "status", "reason", "steps", "took", "created", "labels")
+    show_table(runs, as_json, "no runs", columns, _run_cells, whole_ids=True)
+
+
+def _run_cells(run: RunSummary) -> tuple[object, ...]:
+    status = state_text(run.status, run.shown)
+    held = "parked" if run.parked is not None else "paused" if run.paused else ""
+    if held:
+        status.append(f" ({held})", style="yellow")
+    return (
+        run.id,
+        run.workflow,
+        status,
+        "" if run.reason in (None, "done") else run.reason,
+        steps_text(run),
+        format_seconds(run.seconds),
+        format_time(run.created_at),
+        " ".join(f"{k}={v}" for k, v in run.labels.items()),
+    )
 
 
 def steps_text(line: RunSummary) -> str:
-    """Steps done of those known. The body of code-first runs is among the known but is never a step that is done, so that `0/1`
-    would stay after it succeeded: of one step and none done the status says all there is to say."""
+    """`done/total`. The body of a code-first run counts as a step that is never done: it would show `0/1` even after success, so
+    nothing is shown for it."""
     return "-" if (line.steps_done, line.steps_total) == (0, 1) else f"{line.steps_done}/{line.steps_total}"
 
 
 # ------------------------------------------------------------------------------------------------ steps
 
 
-def kind_text(step: Step) -> str:
-    """What users call it: there is one kind of step."""
-    return _PLAIN_KINDS.get(step.kind, step.kind)
-
-
 def tries_text(step: Step) -> str:
-    """`2`, or `2 of 4` where that is known."""
+    """`2`, or `2 of 4` if the limit is known."""
     if not step.attempt:
         return ""
     return f"{step.attempt} of {step.attempts_max}" if step.attempts_max else str(step.attempt)
 
 
 def question_text(step: Step) -> str:
-    """What people are asked: the title of a question that has one, else the action."""
+    """The title of an approval's question, else its action."""
     from tenure.reads.steps import question_title
 
     return question_title(step.question) or step.tool
 
 
 def about(step: Step) -> str:
-    """The one thing to know about a step now: what it waits for, what went wrong, or what came of it."""
+    """The most important fact about a step: what it waits for, what went wrong, or its result."""
     if step.skipped:
         return f"{step.reason}: {step.condition}"
     if step.state == "waiting_approval":
@@ -176,7 +147,7 @@ def about(step: Step) -> str:
 
 
 def steps_table(steps: Iterable[Step], *, everything: bool = False) -> Table:
-    """The steps of a run; recorded values (times, uuids) only with `everything`."""
+    """The steps of a run. Recorded values (times, uuids) are included only with `everything`."""
     made = make_table("step", "kind", "state", "try", "took", "worker", "about")
     for step in steps:
         if step.kind == "value" and not everything:
@@ -184,7 +155,7 @@ def steps_table(steps: Iterable[Step], *, everything: bool = False) -> Table:
         indent = "  " if step.within else ""
         made.add_row(
             safe_text(indent + step.name),
-            kind_text(step),
+            _PLAIN_KINDS.get(step.kind, step.kind),
             state_text(step.state, SKIPPED if step.skipped else step.shown),
             tries_text(step),
             format_seconds(step.seconds),
@@ -196,13 +167,11 @@ def steps_table(steps: Iterable[Step], *, everything: bool = False) -> Table:
 
 def costs_text(costs: Iterable[StepCost]) -> str:
     """`0.02 USD, 20 tokens in, 10 out (acme m1)`."""
-    parts = []
-    for c in costs:
-        money = f"{c.money:.6f}".rstrip("0").rstrip(".")
-        parts.append(
-            f"{money} {c.currency}, {c.tokens_in} tokens in, {c.tokens_out} out ({c.provider} {c.model})"
-        )
-    return "; ".join(parts)
+    return "; ".join(
+        f"{format(c.money, '.6f').rstrip('0').rstrip('.')} {c.currency}, {c.tokens_in} tokens in, {c.tokens_out} out"
+        f" ({c.provider} {c.model})"
+        for c in costs
+    )
 
 
 def show_run(
@@ -214,60 +183,53 @@ def show_run(
     everything: bool = False,
     words: str | None = None,
 ) -> None:
-    """One run: what it is, how it is, its steps; in the words of its own profile, unless others are named."""
-    console = out()
+    """Print a run and its steps, in the words of its own profile unless `words` names another."""
     facts = Table(box=None, pad_edge=False, show_header=False)
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
-    facts.add_row("run", run.id)
-    facts.add_row("workflow", safe_text(f"{run.workflow} (version {run.code_version})"))
     word = run.status if run.shown == run.status else f"{run.shown} in {words or run.profile}"
-    facts.add_row("status", state_text(run.status, word))
-    facts.add_row("why", safe_text(why.text))
-    optional: list[tuple[str, Any]] = [
-        ("paused", "yes" if run.paused else None),
-        ("parked", run.parked),
-        ("labels", ", ".join(f"{k}={v}" for k, v in run.labels.items()) or None),
-        ("key", run.concurrency_key),
-        ("child of", run.parent),
-        ("resumed from", run.resumed_from and f"{run.resumed_from} (resumption {run.resume_count})"),
-        ("rerun of", run.rerun_of and f"{run.rerun_of} (attempt {run.attempt_no})"),
-        ("requested by", f"{run.requester} ({run.trigger})"),
-        ("repository", run.repo),
-        ("skipped", ", ".join(f"{one.step} ({one.condition})" for one in run.skipped) or None),
-        ("created", format_time(run.created_at)),
-        ("started", format_time(run.started_at)),
-        ("finished", run.finished and f"{format_time(run.finished_at)} (took {format_seconds(run.seconds)})"),
-        ("reported", format_time(run.reported_at)),
-        ("said to be reported", _stated(run)),
-        ("deadline", "" if run.finished else format_time(run.deadline_at)),
-        ("budget", None if costs.budget is None else f"spent {costs.text}"),
-        ("costs", costs_text(costs.lines)),
-        ("input", None if run.input is None else value_text(run.input)),
-        ("output", None if run.output is None else value_text(run.output)),
-        ("error", None if run.status == "succeeded" else _error(run)),
-    ]
-    for name, value in optional:
+    rows: dict[str, Any] = {
+        "run": run.id,
+        "workflow": f"{run.workflow} (version {run.code_version})",
+        "status": state_text(run.status, word),
+        "why": why.text,
+        "paused": "yes" if run.paused else None,
+        "parked": run.parked,
+        "labels": ", ".join(f"{k}={v}" for k, v in run.labels.items()) or None,
+        "key": run.concurrency_key,
+        "child of": run.parent,
+        "resumed from": run.resumed_from and f"{run.resumed_from} (resumption {run.resume_count})",
+        "rerun of": run.rerun_of and f"{run.rerun_of} (attempt {run.attempt_no})",
+        "requested by": f"{run.requester} ({run.trigger})",
+        "repository": run.repo,
+        "skipped": ", ".join(f"{one.step} ({one.condition})" for one in run.skipped) or None,
+        "created": format_time(run.created_at),
+        "started": format_time(run.started_at),
+        "finished": run.finished and f"{format_time(run.finished_at)} (took {format_seconds(run.seconds)})",
+        "reported": format_time(run.reported_at),
+        "said to be reported": _stated(run),
+        "deadline": "" if run.finished else format_time(run.deadline_at),
+        "budget": None if costs.budget is None else f"spent {costs.text}",
+        "costs": costs_text(costs.lines),
+        "input": None if run.input is None else value_text(run.input),
+        "output": None if run.output is None else value_text(run.output),
+        "error": failure_text(run) if run.finished and run.status != "succeeded" else None,
+    }
+    for name, value in rows.items():
         if value:
-            facts.add_row(name, safe_text(value))
-    console.print(facts)
-    console.print()
-    console.print(steps_table(steps, everything=everything))
+            facts.add_row(name, cell(value))
+    say(facts)
+    say("")
+    say(steps_table(steps, everything=everything))
 
 
 def _stated(run: Run) -> str | None:
-    """Whose word it is that the end was reported."""
-    said = run.reported_statement
-    return (
-        None
-        if said is None
-        else f"by {said.by} at {format_time(said.at)} (their word; the status reporter has the say)"
-    )
-
-
-def _error(run: Run) -> str | None:
-    """Code and message of a run that did not succeed."""
-    if not run.finished:
+    """The statement of a person that the run's end was reported."""
+    if (said := run.reported_statement) is None:
         return None
-    said = "" if run.error is None else f": {value_text(run.error)}"
-    return f"{run.reason}{said}"
+    return f"by {said.by} at {format_time(said.at)} (their word; the status reporter has the say)"
+
+
+def failure_text(run: Run) -> str:
+    """The reason and the error of a run that did not succeed."""
+    return f"{run.reason}" + ("" if run.error is None else f": {value_text(run.error)}")

@@ -1,70 +1,59 @@
-"""`tenure runs`: start, look at and watch runs from the shell. What steers them is in `run_control`.
-
-Law: nothing is decided here; each command is one call of the engine and a way to show its answer.
-"""
+"""`tenure runs`: create, list, show and watch runs. Commands that change runs are in `run_control`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
-from tenure.cli.common.console import err, out, print_json, safe_text
+from tenure.cli.common.arguments import parse_json, parse_pairs, parse_seconds, parse_time
+from tenure.cli.common.backend import call_backend, call_engine, caller_id
+from tenure.cli.common.console import print_json, say, show_result, warn
 from tenure.cli.common.options import (
     AsJson,
+    By,
     ConcurrencyKey,
     Db,
     Key,
     Labels,
     NotBefore,
     Priority,
+    RunArg,
     Supersede,
+    Tenant,
     Timeout,
     not_empty,
 )
-from tenure.cli.common.session import (
-    By,
-    RunArg,
-    Tenant,
-    call_backend,
-    call_engine,
-    caller_id,
-    parse_json,
-    parse_pairs,
-    parse_seconds,
-    parse_time,
-    run_async,
-)
+from tenure.cli.common.tables import format_time
 from tenure.cli.runs import artifacts, run_control
-from tenure.cli.runs.run_tables import format_time, show_run, show_runs
+from tenure.cli.runs.run_tables import show_run, show_runs
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
-    from tenure.cli.runs.watch import EndedRun
     from tenure.engine import Engine
     from tenure.shapes.costs import RunCosts
-    from tenure.shapes.events import Event
     from tenure.shapes.runs import Explanation, Run, RunLogLine
-    from tenure.shapes.steps import FailedAttempt, Step
+    from tenure.shapes.steps import Step
 
-_app = typer.Typer(
+app = typer.Typer(
     name="runs",
-    help="List, show, watch and steer runs.",
+    help="List, show, watch and control runs.",
     epilog="""
     Examples:
 
     tenure runs list --status failed --workflow release --label team=a
 
-    tenure runs why RUN -- what it waits for, in one reason
+    tenure runs why RUN -- the one reason why it is not moving
 
     tenure runs show RUN; tenure runs events RUN --timeline; tenure runs logs RUN --follow
 
-    tenure runs resume RUN -- go on after a failure: what was done is kept
+    tenure runs resume RUN -- continue after a failure, as a new run that keeps the recorded steps
 
-    tenure runs rerun RUN -- afresh, as a new run linked to it
+    tenure runs rerun RUN -- start from the beginning, as a new run linked to it
 
-    A plan of steps, done by workers that have its tools:
+    Run a plan of steps with workers that have its tools:
 
     run=$(tenure runs create --workflow release --plan plan.json); tenure worker tools.py
     """,
@@ -72,26 +61,31 @@ _app = typer.Typer(
 )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    run_control.register(_app)
-    artifacts.register(_app)
-    app.add_typer(_app)
+app.add_typer(run_control.app)
+app.add_typer(artifacts.app)
 
 
-@_app.command()
+@app.command()
 def create(
     workflow: Annotated[str, typer.Option("--workflow", help="The workflow's name.")],
     plan: Annotated[
         Path,
         typer.Option(
-            "--plan", help="JSON: a list of steps; TOML: \\[\\[steps]].", exists=True, dir_okay=False
+            "--plan",
+            help="A file of steps: a JSON list, or TOML with \\[\\[steps]].",
+            exists=True,
+            dir_okay=False,
         ),
     ],
-    profile: Annotated[str, typer.Option("--profile", help="See `tenure lifecycle list`.")] = "agent-runs",
-    given: Annotated[str | None, typer.Option("--input", help="JSON, or @FILE with JSON.")] = None,
+    profile: Annotated[
+        str, typer.Option("--profile", help="The lifecycle, see `tenure lifecycle list`.")
+    ] = "agent-runs",
+    given: Annotated[
+        str | None, typer.Option("--input", help="The run's input: JSON, or @FILE with JSON.")
+    ] = None,
     repo: Annotated[
-        str | None, typer.Option(help="The repository it is for, see `runs list --repo`.", callback=not_empty)
+        str | None,
+        typer.Option(help="The repository of the run, see `runs list --repo`.", callback=not_empty),
     ] = None,
     label: Labels = None,
     key: Key = None,
@@ -101,16 +95,16 @@ def create(
     not_before: NotBefore = None,
     timeout: Timeout = None,
     metadata: Annotated[
-        str | None, typer.Option("--metadata", help="A JSON object that is kept with it, or @FILE.")
+        str | None, typer.Option("--metadata", help="A JSON object to store with the run, or @FILE.")
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run of a plan of steps; makes the database file if there is none. Prints its id.
+    """Create a run of a plan of steps, and print its id. Creates the database file if it does not exist.
 
-    `tenure run` starts workflows that are code or YAML, and runs them too.
+    To start a workflow in Python or YAML, use `tenure run`.
     """
     from tenure.engine import read_plan
     from tenure.shapes.runs import RunTrigger
@@ -139,16 +133,13 @@ def create(
         )
         return await engine.get(run_id)
 
-    run = run_async(call_engine(db, tenant, call, make=True))
-    if as_json:
-        print_json(run)
-    else:
-        print(run.id)
+    run = call_engine(db, tenant, call, make=True)
+    show_result(run, as_json, run.id)
 
 
-@_app.command("list")
+@app.command("list")
 def list_runs(
-    status: Annotated[str | None, typer.Option(help="Only runs of this (kernel's) status.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only runs with this status of the kernel.")] = None,
     workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
     label: Annotated[
         list[str] | None,
@@ -156,9 +147,9 @@ def list_runs(
     ] = None,
     repo: Annotated[str | None, typer.Option(help="Only runs of this repository.")] = None,
     parked: Annotated[
-        bool, typer.Option("--parked", help="Only runs that no worker's code fits; `runs why` says more.")
+        bool, typer.Option("--parked", help="Only runs that no worker has the code for; see `runs why`.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="The most runs to show.")] = 50,
     cursor: Annotated[
         str | None,
         typer.Option(
@@ -172,7 +163,7 @@ def list_runs(
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List the newest runs; conditions add up. Where there are more, stderr says how to go on."""
+    """List the newest runs that meet all conditions. If there are more, stderr shows the cursor to continue with."""
     from tenure.kernel.machines import RUN
 
     if status is not None and status not in RUN.states:
@@ -192,30 +183,26 @@ def list_runs(
             cursor=cursor,
         ),
     )
-    if as_json:
-        print_json(lines)
-    else:
-        show_runs(lines)
+    show_runs(lines, as_json)
     if lines.next_cursor is not None:
-        err().print(
-            f"more: the same command with --cursor {lines.next_cursor}", soft_wrap=True, highlight=False
-        )
+        warn(f"more: the same command with --cursor {lines.next_cursor}", "")
 
 
 DOCUMENTED = "git-with-intent"
-"""The profile whose document says what a run looks like as JSON."""
+"""The profile whose document defines the JSON of a run."""
 
 
-@_app.command()
+@app.command()
 def show(
     run: RunArg,
     everything: Annotated[
-        bool, typer.Option("--all", help="Recorded times, uuids and numbers among the steps too.")
+        bool,
+        typer.Option("--all", help="Also show recorded times, uuids and random numbers among the steps."),
     ] = False,
     profile: Annotated[
         str | None,
         typer.Option(
-            help="In the words of this profile; git-with-intent, with --json: as its document has it."
+            help="Use the words of this profile; git-with-intent with --json: the JSON of its document."
         ),
     ] = None,
     at: Annotated[
@@ -223,15 +210,14 @@ def show(
         typer.Option(
             "--at",
             metavar="PATH",
-            help="With --profile: what lies below the document: steps/NAME, checkpoints/NAME, idempotency/KEY,"
-            " or just steps.",
+            help="With --profile: a part of the document: steps/NAME, checkpoints/NAME, idempotency/KEY, or steps.",
         ),
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show a run with its steps, in the kernel's words and in its profile's."""
+    """Show a run with its steps, in the words of the kernel and of its profile."""
     if profile == DOCUMENTED or at is not None:
         if not as_json:
             raise typer.BadParameter("a profile's document is JSON: add --json", param_hint="--profile")
@@ -249,84 +235,56 @@ def show(
         show_run(view, steps, reason, costs, everything=everything, words=profile)
 
 
-@_app.command()
+@app.command()
 def events(
     run: RunArg,
     after: Annotated[int, typer.Option(min=0, help="Only events after this number.")] = 0,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="The run's life as people tell it: steps, tries, answers.")
+        bool, typer.Option("--timeline", help="Show a timeline for people: steps, attempts, approvals.")
     ] = False,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's history: when, who, what. Each line is one commit, chained to the one before it by its hash."""
+    """Show a run's history: when, who, what. Each line is one commit, chained to the one before by its hash."""
+    from tenure.cli.runs.timeline import event_table, load_timeline, timeline_table
 
     if timeline:
-        from tenure.cli.runs.timeline import build_timeline, timeline_table
-
-        told = build_timeline(*call_backend(db, tenant, lambda backend: _lived(backend, run, after)))
-        if as_json:
-            print_json(told)
-        else:
-            out().print(timeline_table(told))
-        return
-    history = call_backend(db, tenant, lambda backend: backend.runs.events(run, after=after))
-    if as_json:
-        print_json(history)
-        return
-    from tenure.cli.runs.event_table import event_table as history_table
-
-    out().print(history_table(history))
-
-
-async def _lived(
-    backend: Backend, run: str, after: int
-) -> tuple[Run, list[Step], list[Event], list[FailedAttempt]]:
-    """What the story of a run is made from."""
-    tries = await backend.runs.failed_attempts(run)
-    return (
-        await backend.get(run),
-        await backend.runs.steps(run),
-        await backend.runs.events(run, after=after),
-        tries,
-    )
-
-
-@_app.command()
-def why(run: RunArg, db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
-    """Say why a run is not moving, in one reason."""
-    reason = call_backend(db, tenant, lambda backend: backend.runs.explain(run))
-    if as_json:
-        print_json(reason)
+        entries = call_backend(db, tenant, lambda backend: load_timeline(backend, run, after))
+        show_result(entries, as_json, timeline_table(entries))
     else:
-        until = f" Until {reason.until:%Y-%m-%d %H:%M:%S} UTC." if reason.until is not None else ""
-        out().print(safe_text(reason.text + until), soft_wrap=True)
+        history = call_backend(db, tenant, lambda backend: backend.runs.events(run, after=after))
+        show_result(history, as_json, event_table(history))
 
 
-@_app.command()
+@app.command()
+def why(run: RunArg, db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
+    """Explain in one sentence why a run is not moving."""
+    reason = call_backend(db, tenant, lambda backend: backend.runs.explain(run))
+    until = "" if reason.until is None else f" Until {format_time(reason.until)} UTC."
+    show_result(reason, as_json, reason.text + until)
+
+
+@app.command()
 def logs(
     run: RunArg,
     after: Annotated[int, typer.Option(min=0, help="Only lines after this number.")] = 0,
     step: Annotated[str | None, typer.Option(help="Only lines of this step.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run has ended.")] = False,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a run's code has logged: `tenure.log(...)`, and what commands printed."""
+    """Show the log of a run: the lines of `tenure.log(...)`, and the output of commands."""
 
     async def call(backend: Backend) -> list[RunLogLine]:
         from tenure.cli.runs.watch import read_log_lines
 
         found: list[RunLogLine] = []
+        show_line = found.append if as_json else _show_line
         async for line in read_log_lines(backend, run, after, follow=follow):
-            if step is not None and line.step != step:
-                continue
-            if as_json:
-                found.append(line)
-            else:
-                _show_line(line)
+            if step is None or line.step == step:
+                show_line(line)
         return found
 
     found = call_backend(db, tenant, call)
@@ -335,32 +293,31 @@ def logs(
 
 
 def _show_line(line: RunLogLine) -> None:
-    import msgspec
-
     fields = f"  {msgspec.json.encode(line.fields).decode()}" if line.fields else ""
     style = {"warning": "yellow", "error": "red"}.get(line.level, "")
-    text = f"{format_time(line.at)}  {line.level:<7} {line.step}  {line.text}{fields}"
-    out().print(safe_text(text, style=style), soft_wrap=True)
+    say(f"{format_time(line.at)}  {line.level:<7} {line.step}  {line.text}{fields}", style)
 
 
-@_app.command()
+@app.command()
 def watch(
     run: RunArg,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Watch a run until it has ended; on a terminal its questions can be answered right there.
+    """Watch a run until it has ended. On a terminal you can answer its approvals right there.
 
-    Ends with 0 when the run succeeded and with 1 when not. Ctrl-C stops watching, not the run.
+    Ends with 0 if the run succeeded, else with 1. Ctrl-C stops watching, not the run.
     """
     from tenure.cli.runs.watch import print_outcome, watch_run
 
-    async def call(backend: Backend) -> EndedRun:
-        return await watch_run(backend, run, quiet=as_json, approver=caller_id(None))
-
     try:
-        ended = call_backend(db, tenant, call, changes=True)
+        ended = call_backend(
+            db,
+            tenant,
+            lambda backend: watch_run(backend, run, quiet=as_json, approver=caller_id()),
+            changes=True,
+        )
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     print_outcome(ended, as_json=as_json)

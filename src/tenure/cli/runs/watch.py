@@ -1,8 +1,8 @@
-"""Watching a run until it has ended: a live table on a terminal, lines elsewhere, questions answered right there.
+"""Watching a run until it has ended: a live table on a terminal, lines elsewhere, approvals answered right there.
 
 Laws:
-1. Progress goes to stderr; stdout is for what the run came to.
-2. Watching changes nothing, but for the answers a person gives. Whoever stops watching does not stop the run.
+1. Progress goes to stderr; stdout is for the run's output.
+2. Watching changes nothing, except for the answers that a person gives. Stopping to watch does not stop the run.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from tenure.cli.common.console import err, print_json, safe_text
-from tenure.cli.runs.progress import LineScreen, LiveScreen, WaitScreen
-from tenure.cli.runs.run_tables import costs_text, format_seconds, value_text
+from tenure.cli.common.console import err, print_json, warn
+from tenure.cli.runs.progress import LineScreen, LiveScreen, ProgressScreen, WaitScreen
+from tenure.cli.runs.run_tables import costs_text, failure_text, format_seconds
 from tenure.clock import HostClock, to_datetime
 from tenure.errors import TenureError
 from tenure.shapes.costs import StepCost
@@ -25,6 +25,7 @@ from tenure.shapes.runs import Explanation, Run
 from tenure.shapes.steps import Step
 
 if TYPE_CHECKING:
+    from tenure.cli.approvals.prompt import ApprovalPrompt
     from tenure.cli.common.backend import Backend
     from tenure.sdk.frame import Frame
     from tenure.shapes.runs import RunLogLine
@@ -32,40 +33,22 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.1
 REFRESH_SECONDS = 1.0
-"""How often everything is read again although the run's history has not grown: progress is not history."""
+"""How often everything is read again even if the run's history has not grown: progress is not in the history."""
 LOG_PAGE = 1_000
 FOLLOW_SECONDS = 0.3
 
 
 class EndedRun(NamedTuple):
-    """A run that has ended, as it was last seen."""
-
     run: Run
     steps: list[Step]
     why: Explanation
     output: Any
     costs: tuple[StepCost, ...]
-    """All that it has spent, failed tries too."""
-
-
-class ProgressScreen(Protocol):
-    """Where progress is shown."""
-
-    def update(self, run: Run, steps: list[Step]) -> None:
-        """Show how it is now."""
-        ...
-
-    def stop(self) -> None:
-        """Leave what was shown, and the terminal to others."""
-        ...
-
-    def go_on(self) -> None:
-        """Show again, after a stop."""
-        ...
+    """Including the costs of failed attempts."""
 
 
 async def watch_run(backend: Backend, run_id: str, *, quiet: bool, approver: str) -> EndedRun:
-    """Watch a run to its end; a run that is restarted as another is followed."""
+    """Watch a run to its end. If it restarts as another run, watch that one."""
     from tenure.cli.approvals.prompt import ApprovalPrompt
 
     console = err()
@@ -73,46 +56,42 @@ async def watch_run(backend: Backend, run_id: str, *, quiet: bool, approver: str
         WaitScreen(console) if quiet else LiveScreen(console) if console.is_terminal else LineScreen(console)
     )
     asks = not quiet and console.is_terminal and sys.stdin is not None and sys.stdin.isatty()
-    answering = ApprovalPrompt(backend, console, approver) if asks else None
+    prompt = ApprovalPrompt(backend, console, approver) if asks else None
     try:
         while True:
-            ended = await _to_its_end(backend, run_id, screen, answering)
-            successor = ended.run.restarted_as
-            if successor is None:
+            ended = await _watch_one(backend, run_id, screen, prompt)
+            if ended.run.restarted_as is None:
                 return ended
-            run_id = successor
+            run_id = ended.run.restarted_as
     finally:
         screen.stop()
 
 
-async def _to_its_end(backend: Backend, run_id: str, screen: ProgressScreen, answering: Any) -> EndedRun:
+async def _watch_one(
+    backend: Backend, run_id: str, screen: ProgressScreen, prompt: ApprovalPrompt | None
+) -> EndedRun:
     loop = asyncio.get_running_loop()
     seen, read_at = -1, 0.0
-    here = _Here(backend, run_id)
+    local = _LocalSteps(backend, run_id)
     while True:
-        version, news = await _version(backend, run_id), here.look()
+        version, news = await _version(backend, run_id), local.look()
         if version != seen or news or loop.time() - read_at > REFRESH_SECONDS:
             run, steps = await backend.get(run_id), await backend.runs.steps(run_id)
             seen, read_at = run.events, loop.time()
-            screen.update(run, steps if run.finished else here.among(steps))
+            screen.update(run, steps if run.finished else local.merge(steps))
             if run.finished:
                 output = None
                 if run.status == "succeeded" and run.restarted_as is None:
                     output = await backend.result(run_id)
-                return EndedRun(
-                    run,
-                    steps,
-                    await backend.runs.explain(run_id),
-                    output,
-                    (await backend.costs.get(run_id)).lines,
-                )
-            if answering is not None and await answering.ask(run, steps, screen):
+                why, costs = await backend.runs.explain(run_id), await backend.costs.get(run_id)
+                return EndedRun(run, steps, why, output, costs.lines)
+            if prompt is not None and await prompt.ask(run, steps, screen):
                 continue
         await asyncio.sleep(LOOK_SECONDS)
 
 
-class _Here:
-    """The steps of a code-first run that are under way in this process: the history tells of them when they end."""
+class _LocalSteps:
+    """The steps of a code-first run that are running in this process. The history contains them only when they end."""
 
     def __init__(self, backend: Backend, run_id: str) -> None:
         self._workers: list[Worker] = getattr(backend, "workers", [])
@@ -123,7 +102,7 @@ class _Here:
         self._since: dict[tuple[str, int], datetime] = {}
 
     def look(self) -> bool:
-        """Whether something has begun, ended or told of its progress since the last look."""
+        """Whether a step has started, ended or reported progress since the last look."""
         found = [frame for worker in self._workers for frame in worker.frames(self._run_id)]
         now = {(frame.step, frame.attempt): frame for frame in found}
         said = [frame.progress_text for frame in found]
@@ -133,8 +112,8 @@ class _Here:
         self._since = {key: self._since.get(key, at) for key in now}
         return news
 
-    def among(self, steps: list[Step]) -> list[Step]:
-        """The steps as the history has them, with those that are under way."""
+    def merge(self, steps: list[Step]) -> list[Step]:
+        """The steps of the history, with those that are running."""
         running = {
             name: Step(
                 name=name,
@@ -147,8 +126,7 @@ class _Here:
             )
             for (name, attempt), frame in self._frames.items()
         }
-        known = [running.pop(step.name, step) for step in steps]
-        return known + list(running.values())
+        return [running.pop(step.name, step) for step in steps] + list(running.values())
 
 
 async def _version(backend: Backend, run_id: str) -> int:
@@ -161,19 +139,14 @@ async def _version(backend: Backend, run_id: str) -> int:
 
 
 def print_outcome(ended: EndedRun, *, as_json: bool) -> None:
-    """Print what the run came to; ends the program with 1 where it did not succeed."""
-    run, steps = ended.run, ended.steps
-    costs = ended.costs
+    """Print the run's output or failure. Ends the program with 1 if it did not succeed."""
+    run, costs = ended.run, ended.costs
     if as_json:
-        print_json({"run": run, "steps": steps, "costs": costs, "why": ended.why})
+        print_json({"run": run, "steps": ended.steps, "costs": costs, "why": ended.why})
     else:
-        console = err()
         style = {"succeeded": "green", "canceled": "yellow"}.get(run.status, "red")
-        told = f" ({costs_text(costs)})" if costs else ""
-        console.print(
-            safe_text(f"{run.id} {run.status} after {format_seconds(run.seconds)}{told}", style),
-            soft_wrap=True,
-        )
+        spent = f" ({costs_text(costs)})" if costs else ""
+        warn(f"{run.id} {run.status} after {format_seconds(run.seconds)}{spent}", style)
         if run.status == "succeeded":
             print_json(ended.output)
         else:
@@ -183,24 +156,18 @@ def print_outcome(ended: EndedRun, *, as_json: bool) -> None:
 
 
 def _show_failure(run: Run) -> None:
-    """Code and message, and what a person can do now: nothing happens by itself any more."""
-    console = err()
-    said = "" if run.error is None else f": {value_text(run.error)}"
-    console.print(safe_text(f"{run.reason}{said}", "bold red"), soft_wrap=True)
-    for line in (
-        f"tenure runs show {run.id}      # its steps",
-        f"tenure runs resume {run.id}    # go on as a new run, keeping what was done",
-        f"tenure runs rerun {run.id}     # start afresh",
-    ):
-        console.print(safe_text(f"  {line}"), soft_wrap=True)
+    warn(failure_text(run), "bold red")
+    warn(f"  tenure runs show {run.id}      # its steps", "")
+    warn(f"  tenure runs resume {run.id}    # continue as a new run that keeps the recorded steps", "")
+    warn(f"  tenure runs rerun {run.id}     # start from the beginning", "")
 
 
 async def read_log_lines(
     backend: Backend, run: str, after: int, *, follow: bool
 ) -> AsyncIterator[RunLogLine]:
-    """The lines that a run's code has logged; with `follow` until it has ended."""
+    """The log lines of a run; with `follow`, until the run has ended."""
     while True:
-        # Asked before the lines are read: what was logged before the end is not missed.
+        # Read this before the lines, so that no line before the end is missed.
         finished = (await backend.get(run)).finished
         page = await backend.runs.logs(run, after=after, limit=LOG_PAGE)
         for line in page:

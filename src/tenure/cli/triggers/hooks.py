@@ -1,112 +1,107 @@
-"""`tenure hooks`: what hooks were told, and what became of it."""
+"""`tenure hooks`: the deliveries that hooks received, and their outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import msgspec
 import typer
 
-from tenure.cli.common.console import out, print_json, safe_text, show_fields
-from tenure.cli.common.options import AsJson, Db
-from tenure.cli.common.session import By, Tenant
-from tenure.cli.identity.shared import show_list
-from tenure.cli.runs.run_tables import format_time
+from tenure.cli.common.console import print_json, show_fields, show_result
+from tenure.cli.common.options import AsJson, By, Db, Tenant
+from tenure.cli.common.tables import format_time, show_list
 
 if TYPE_CHECKING:
     from tenure.cli.triggers.hook_access import Hooks
+    from tenure.services.hooks.intake import DeliveryStatus
     from tenure.shapes.hooks import DeliveryListItem
 
 T = TypeVar("T")
 SHOWN = 50
 SHOWN_MAX = 1_000
 
-_app = typer.Typer(
+app = typer.Typer(
     name="hooks",
-    help="What hooks were told and what became of it; carry out again what was set aside.",
+    help="Hooks and the deliveries that they received; replay deliveries that were set aside.",
     epilog="""
-    Find what was set aside, look at it, and carry it out again:
+    Find deliveries that were set aside, look at one, and replay it:
 
-    tenure hooks deliveries --set-aside -- of all hooks, with the reason of each
+    tenure hooks deliveries --set-aside -- of all hooks, each with its reason
 
-    tenure hooks show HOOK DELIVERY -- what it said: headers and body
+    tenure hooks show HOOK DELIVERY -- its headers and body
 
-    tenure hooks replay HOOK DELIVERY -- by the hook's rules of now, as a run of its own
+    tenure hooks replay HOOK DELIVERY -- by the hook's current rules, as a new run
 
-    A delivery is set aside when its process ended again and again while it was carried out, or when it could not be carried out
-    in 20 tries. Repair what the reason names first: the rules of the hook, or what the run needs. Whoever replays a delivery
-    stands behind its run and does not approve it. Hooks are made and changed at a server: docs/triggers.md.
+    A delivery is set aside if processes crashed repeatedly while they handled it, or if it failed 20 times. First fix what its
+    reason names: the rules of the hook, or what the run needs. People who replay a delivery are involved in its run and cannot
+    approve it. Create and change hooks on a server: docs/triggers.md.
     """,
     no_args_is_help=True,
 )
 
-_Hook = Annotated[str, typer.Argument(metavar="HOOK", help="Its id, see `tenure hooks list`.")]
-_Delivery = Annotated[str, typer.Argument(metavar="DELIVERY", help="Its id, see `tenure hooks deliveries`.")]
+_Hook = Annotated[str, typer.Argument(metavar="HOOK", help="The hook's id, see `tenure hooks list`.")]
+_Delivery = Annotated[
+    str, typer.Argument(metavar="DELIVERY", help="The delivery's id, see `tenure hooks deliveries`.")
+]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.add_typer(_app)
-
-
-def _ask(db: str | None, tenant: str, call: Callable[[Hooks], Awaitable[T]], by: str | None = None) -> T:
+def _call(db: str | None, tenant: str, call: Callable[[Hooks], Awaitable[T]], by: str | None = None) -> T:
     from tenure.cli.triggers.hook_access import call_hooks
 
     return call_hooks(db, tenant, by, call)
 
 
-@_app.command("list")
+@app.command("list")
 def list_hooks(db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
     """List the hooks of a tenant, newest first."""
-    found = _ask(db, tenant, lambda hooks: hooks.hooks())
+    found = _call(db, tenant, lambda hooks: hooks.hooks())
     columns = ("id", "kind", "name", "workspace", "owner", "revision", "unconfirmed", "disabled")
     show_list(found, "hooks", columns, as_json)
 
 
-@_app.command()
+@app.command()
 def show(
     hook: _Hook,
     delivery: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DELIVERY]", help="One of its deliveries, with what it said.", show_default=False
+            metavar="[DELIVERY]", help="One of its deliveries, with headers and body.", show_default=False
         ),
     ] = None,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show a hook with its rules, or one of its deliveries with what it said."""
+    """Show a hook with its rules, or one of its deliveries with headers and body."""
 
     async def call(hooks: Hooks) -> Any:
         return await (hooks.hook(hook) if delivery is None else hooks.delivery(hook, delivery))
 
-    found = _ask(db, tenant, call)
+    found = _call(db, tenant, call)
     if as_json:
         print_json(found)
-        return
-    import msgspec
-
-    show_fields(msgspec.structs.asdict(found))
+    else:
+        show_fields(msgspec.structs.asdict(found))
 
 
-@_app.command()
+@app.command()
 def deliveries(
     hook: Annotated[
-        str | None, typer.Argument(metavar="[HOOK]", help="Of this hook alone.", show_default=False)
+        str | None, typer.Argument(metavar="[HOOK]", help="Only deliveries of this hook.", show_default=False)
     ] = None,
     set_aside: Annotated[
         bool,
-        typer.Option("--set-aside", help="Only what was tried too often, which nobody carries out any more."),
+        typer.Option("--set-aside", help="Only deliveries that failed too often and are not retried."),
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=SHOWN_MAX, help="At most so many of each hook.")
+        int, typer.Option("--limit", min=1, max=SHOWN_MAX, help="The most deliveries to show for each hook.")
     ] = SHOWN,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """List what hooks were told, newest first, with what became of it and why."""
+    """List the deliveries that hooks received, newest first, each with its outcome and the reason."""
 
     async def call(hooks: Hooks) -> list[tuple[str, DeliveryListItem]]:
         asked = [hook] if hook is not None else [each.id for each in await hooks.hooks()]
@@ -114,27 +109,26 @@ def deliveries(
             (one, row) for one in asked for row in await hooks.deliveries(one, limit, set_aside=set_aside)
         ]
 
-    found = sorted(_ask(db, tenant, call), key=lambda each: each[1].received_at, reverse=True)
-    if as_json:
-        import msgspec
-
-        print_json([{"hook": of, **msgspec.to_builtins(row)} for of, row in found])
-        return
-    if not found:
-        out().print("nothing is set aside" if set_aside else "no deliveries")
-        return
-    for of, row in found:
-        became = f"{row.status}, run {row.run_id}" if row.run_id else row.status
-        tries = "1 try" if row.tries == 1 else f"{row.tries} tries"
-        out().print(safe_text(f"{of} {row.id}"), soft_wrap=True)
-        out().print(
-            safe_text(f"  {format_time(row.received_at)}  {row.event}  {became}, {tries}"), soft_wrap=True
-        )
-        if row.note:
-            out().print(safe_text(f"  {row.note}"), soft_wrap=True)
+    found = sorted(_call(db, tenant, call), key=lambda each: each[1].received_at, reverse=True)
+    lines = [line for of, row in found for line in _delivery_lines(of, row)]
+    show_result(
+        [{"hook": of, **msgspec.to_builtins(row)} for of, row in found],
+        as_json,
+        *(lines or ["nothing is set aside" if set_aside else "no deliveries"]),
+    )
 
 
-@_app.command()
+def _delivery_lines(hook: str, row: DeliveryListItem) -> list[str]:
+    tries = "1 try" if row.tries == 1 else f"{row.tries} tries"
+    lines = [f"{hook} {row.id}", f"  {format_time(row.received_at)}  {row.event}  {_outcome(row)}, {tries}"]
+    return [*lines, f"  {row.note}"] if row.note else lines
+
+
+def _outcome(delivery: DeliveryListItem | DeliveryStatus) -> str:
+    return f"{delivery.status}, run {delivery.run_id}" if delivery.run_id else delivery.status
+
+
+@app.command()
 def replay(
     hook: _Hook,
     delivery: _Delivery,
@@ -143,16 +137,11 @@ def replay(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Carry out a delivery again, by the hook's rules of now; prints what became of it.
+    """Process a delivery again, by the hook's current rules, and print the outcome.
 
-    It gets a key of its own, so that there is a new run also where the first one made one. Whoever replays it stands behind that run
-    and does not approve it; the tenant's chain (`tenure tenants audit`) names them.
+    A replay has a new idempotency key, so it starts a new run even if the delivery started one before. People who replay it are
+    involved in that run and cannot approve it; the tenant's audit chain (`tenure tenants audit`) names them.
     """
-    made = _ask(db, tenant, lambda hooks: hooks.replay(hook, delivery), by)
-    if as_json:
-        print_json(made)
-        return
-    became = f"{made.status}, run {made.run_id}" if made.run_id else made.status
-    out().print(
-        safe_text(f"{made.delivery} is {became}" + (f": {made.note}" if made.note else "")), soft_wrap=True
-    )
+    made = _call(db, tenant, lambda hooks: hooks.replay(hook, delivery), by)
+    note = f": {made.note}" if made.note else ""
+    show_result(made, as_json, f"{made.delivery} is {_outcome(made)}{note}")

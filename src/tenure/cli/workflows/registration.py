@@ -1,6 +1,6 @@
-"""Telling a database which workflows there are, so that `tenure workflows` can list them.
+"""Registering workflows in a database, so that `tenure workflows` can list them.
 
-Law: registering is for people to look at. A version that is registered as something else is told and goes on as it is.
+Law: registration only informs people. If a version is already registered with another definition, the process reports that and continues.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenure.canonical import canonical
+from tenure.cli.common.backend import caller_id
 from tenure.errors import TenureError
+from tenure.kernel.registry_rows import SHARED_TENANT
+from tenure.sdk.definitions import Registry, Tool, Workflow
+from tenure.services.catalog import describe_workflow
 from tenure.store.workflows import save_workflow
 
 if TYPE_CHECKING:
     from tenure.declared import DeclaredWorkflow
     from tenure.engine import Engine
     from tenure.kernel.registry_rows import WorkflowRow
-    from tenure.sdk.definitions import Registry, Tool, Workflow
 
 
 def select_workflows(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> list[Workflow[..., Any]]:
     """The workflows among what a worker serves."""
-    from tenure.sdk.definitions import Registry, Workflow
-
     found: list[Workflow[..., Any]] = []
     for each in definitions:
         if isinstance(each, Registry):
@@ -35,10 +36,16 @@ def select_workflows(definitions: Iterable[Registry | Workflow[..., Any] | Tool]
     return found
 
 
-def select_tool_names(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> list[str]:
-    """The names of the tools among what a worker serves."""
-    from tenure.sdk.definitions import Registry, Tool
+def served_lines(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> list[str]:
+    """The workflows and tools that a worker serves, as lines to show."""
+    lines = [
+        f"  workflow {flow.name} version {flow.version} on {flow.queue}"
+        for flow in select_workflows(definitions)
+    ]
+    return lines + [f"  tool {name}" for name in select_tool_names(definitions)]
 
+
+def select_tool_names(definitions: Iterable[Registry | Workflow[..., Any] | Tool]) -> list[str]:
     found: list[str] = []
     for each in definitions:
         if isinstance(each, Registry):
@@ -51,27 +58,22 @@ def select_tool_names(definitions: Iterable[Registry | Workflow[..., Any] | Tool
 async def register_workflow(
     engine: Engine, workflow: Workflow[..., Any] | DeclaredWorkflow, *, tenant: str | None = None
 ) -> WorkflowRow:
-    """Register one version of a workflow for a tenant (the engine's); WORKFLOW_CHANGED where that version is something
-    else."""
-    from tenure.cli.common.session import caller_id
-    from tenure.services.catalog import describe_workflow
-
+    """Register one version of a workflow, by default for the engine's tenant. WORKFLOW_CHANGED if that version has another
+    definition."""
     about = describe_workflow(workflow)
     definition = msgspec.json.encode(about, order="sorted")
     digest = about.get("digest") or hashlib.sha256(canonical(msgspec.to_builtins(about))).hexdigest()
     return await save_workflow(engine.store,
         tenant or engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest,
-        registered_by=caller_id(None),
+        registered_by=caller_id(),
     )  # fmt: skip
 
 
 async def register_workflows(
     engine: Engine, workflows: Iterable[Workflow[..., Any] | DeclaredWorkflow]
 ) -> list[str]:
-    """Register some workflows for everybody, since whoever reaches the database serves all its tenants; what was refused,
-    as lines to show. See the law above."""
-    from tenure.kernel.registry_rows import SHARED_TENANT
-
+    """Register workflows for all tenants, because a worker with access to the database serves all of them. Returns refusals, as
+    lines to show."""
     refused: list[str] = []
     for workflow in workflows:
         try:

@@ -1,8 +1,8 @@
-"""What people name on the command line: `module:name`, `file.py:name`, `FILE.yaml`; and the inputs they type.
+"""Targets on the command line (`module:name`, `file.py:name`, `FILE.yaml`), and the inputs of workflows.
 
 Laws:
-1. Modules are looked for in the current folder first, as `python -m` does.
-2. A name that is not there is told with the names that are.
+1. Modules are searched in the current folder first, as `python -m` does.
+2. An error about an unknown name lists the known names.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenure.canonical import DuplicateName, decode_json
-from tenure.cli.common.console import err, escape_control
-from tenure.cli.common.lazy_group import suggest_commands
-from tenure.cli.common.session import parse_json
+from tenure.cli.common.arguments import parse_json, parse_json_or_text
+from tenure.cli.common.console import warn
+from tenure.cli.common.lazy_group import suggest_names
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
@@ -32,48 +31,45 @@ YAML = (".yaml", ".yml")
 
 
 def load_module(name: str) -> ModuleType:
-    """A module by its name or its file; what goes wrong in it is shown as Python shows it."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    """Import a module by its name or its file. If its code fails, print Python's traceback."""
+    here = _add_to_path(Path.cwd())
     try:
-        return _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+        return _load_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except TenureError:
         raise
     except ModuleNotFoundError as fault:
         if fault.name is not None and name.startswith(fault.name):
-            is_flow_file = name.endswith((".yaml", ".yml"))
+            hint = "; workflow files need none: `tenure worker --commands` does their steps"
             raise TenureError(
                 "INVALID_INPUT",
                 f"there is no module {name!r} here ({here}) and none is installed; name a module or a file like app.py"
-                + (
-                    "; workflow files need none: `tenure worker --commands` does their steps"
-                    if is_flow_file
-                    else ""
-                ),
+                + (hint if name.endswith(YAML) else ""),
             ) from fault
-        raise _broken(name, fault) from fault
+        raise _import_error(name, fault) from fault
     except Exception as fault:
-        raise _broken(name, fault) from fault
+        raise _import_error(name, fault) from fault
 
 
-def _broken(name: str, fault: Exception) -> TenureError:
+def _add_to_path(folder: Path) -> str:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return str(folder)
+
+
+def _import_error(name: str, fault: Exception) -> TenureError:
     frames = [f for f in traceback.extract_tb(fault.__traceback__) if not _is_ours(f.filename)]
-    told = "".join(traceback.format_list(frames) + traceback.format_exception_only(fault))
-    err().print(escape_control(told), markup=False, soft_wrap=True)
+    warn("".join(traceback.format_list(frames) + traceback.format_exception_only(fault)), "")
     return TenureError("INVALID_INPUT", f"{name} cannot be imported: {type(fault).__name__}: {fault}")
 
 
 def _is_ours(filename: str) -> bool:
-    return filename.startswith("<frozen") or f"tenure{'/'}cli" in filename or "/importlib/" in filename
+    return filename.startswith("<frozen") or "tenure/cli" in filename or "/importlib/" in filename
 
 
-def _from_file(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise TenureError("INVALID_INPUT", f"there is no file {path}")
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _add_to_path(path.resolve().parent)
     known = sys.modules.get(path.stem)
     if known is not None and known.__file__ is not None and Path(known.__file__).resolve() == path.resolve():
         return known
@@ -90,15 +86,9 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def split_target(target: str) -> tuple[str, str]:
-    """`module:name` as both; the name may be left out."""
-    module, _, name = target.partition(":")
-    return module, name
-
-
 def load_target_workflow(target: str) -> Workflow[..., Any] | DeclaredWorkflow:
-    """The workflow that a target names; see the laws above."""
-    place, name = split_target(target)
+    """The workflow that a target names, or the only one of its module."""
+    place, _, name = target.partition(":")
     if place.endswith(YAML):
         from tenure.declared import load_workflow_file
 
@@ -111,10 +101,10 @@ def load_target_workflow(target: str) -> Workflow[..., Any] | DeclaredWorkflow:
         for flow in (*vars(module).values(), *registry.workflows.values())
         if isinstance(flow, Workflow) and flow.function.__module__ == module.__name__
     }
-    found = vars(module).get(name) if name else None
+    found = vars(module).get(name)
     if isinstance(found, Workflow):
         return found
-    if name and name in mine:
+    if name in mine:
         return mine[name]
     if not name and len(mine) == 1:
         return next(iter(mine.values()))
@@ -122,7 +112,7 @@ def load_target_workflow(target: str) -> Workflow[..., Any] | DeclaredWorkflow:
     if name:
         raise TenureError(
             "INVALID_INPUT",
-            f"{place} has no workflow {name!r}.{suggest_commands(name, mine)} Its workflows: {listed}",
+            f"{place} has no workflow {name!r}.{suggest_names(name, mine)} Its workflows: {listed}",
         )
     if not mine:
         raise TenureError(
@@ -132,11 +122,11 @@ def load_target_workflow(target: str) -> Workflow[..., Any] | DeclaredWorkflow:
 
 
 def load_target_definitions(target: str) -> tuple[Registry | Workflow[..., Any] | Tool, ...]:
-    """What a worker is to serve: the registry, workflow or tool that is named; without a name everything that
-    importing the module has registered."""
+    """What a worker serves: the registry, workflow or tool that is named, or a list of them. Without a name: `app` if the module
+    has one, else everything that importing it has registered."""
     from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 
-    place, name = split_target(target)
+    place, _, name = target.partition(":")
     module = load_module(place)
     found = vars(module).get(name or "app")
     if isinstance(found, Registry | Workflow | Tool):
@@ -151,7 +141,7 @@ def load_target_definitions(target: str) -> tuple[Registry | Workflow[..., Any] 
         known = [key for key, value in vars(module).items() if isinstance(value, Registry | Workflow | Tool)]
         raise TenureError(
             "INVALID_INPUT",
-            f"{place} has no registry, workflow or tool {name!r}.{suggest_commands(name, known)}"
+            f"{place} has no registry, workflow or tool {name!r}.{suggest_names(name, known)}"
             f" It has: {', '.join(known) or 'none'}; without a name everything it registers is served",
         )
     if not (registry.workflows or registry.tools):
@@ -168,15 +158,12 @@ def load_target_definitions(target: str) -> tuple[Registry | Workflow[..., Any] 
 def parse_inputs(
     workflow: Workflow[..., Any] | DeclaredWorkflow, given: list[str] | None, *, check: bool = True
 ) -> dict[str, Any]:
-    """The input of a run from `--input`s: JSON objects, @FILEs and key=value, which win."""
+    """The input of a run from its `--input` options: JSON objects, @FILEs, and key=value, which has precedence."""
     texts: dict[str, str] = {}
     values: dict[str, Any] = {}
     for text in given or ():
         if text.startswith(("@", "{")):
-            value = parse_json(text, "--input")
-            if not isinstance(value, dict):
-                raise TenureError("INVALID_INPUT", f"--input {text} must be a JSON object: names and values")
-            values |= value
+            values |= parse_object(text)
             continue
         key, equals, rest = text.partition("=")
         if not equals or not key:
@@ -184,23 +171,28 @@ def parse_inputs(
                 "INVALID_INPUT", f"--input {text}: write key=value, a JSON object in quotes, or @FILE"
             )
         texts[key] = rest
-    values |= _typed(workflow, texts)
+    values |= _convert_texts(workflow, texts)
     if check:
-        _check(workflow, values)
+        from tenure.declared import DeclaredWorkflow
+
+        if isinstance(workflow, DeclaredWorkflow):
+            workflow.bind(values)
+        else:
+            workflow.parameters.check(msgspec.json.encode(values))
     return values
 
 
-def _check(workflow: Workflow[..., Any] | DeclaredWorkflow, values: dict[str, Any]) -> None:
-    """Refuse what the workflow could not take before anything is begun."""
-    from tenure.declared import DeclaredWorkflow
-
-    if isinstance(workflow, DeclaredWorkflow):
-        workflow.bind(values)
-    else:
-        workflow.parameters.check(msgspec.json.encode(values))
+def parse_object(text: str) -> dict[str, Any]:
+    """An `--input` that is a JSON object or a @FILE with one."""
+    value = parse_json(text, "--input")
+    if not isinstance(value, dict):
+        raise TenureError("INVALID_INPUT", f"--input {text} must be a JSON object: names and values")
+    return value
 
 
-def _typed(workflow: Workflow[..., Any] | DeclaredWorkflow, texts: Mapping[str, str]) -> dict[str, Any]:
+def _convert_texts(
+    workflow: Workflow[..., Any] | DeclaredWorkflow, texts: Mapping[str, str]
+) -> dict[str, Any]:
     from tenure.declared import DeclaredWorkflow
 
     if isinstance(workflow, DeclaredWorkflow):
@@ -211,10 +203,13 @@ def _typed(workflow: Workflow[..., Any] | DeclaredWorkflow, texts: Mapping[str, 
             listed = ", ".join(workflow.parameters.names) or "none"
             raise TenureError(
                 "INVALID_INPUT",
-                f"workflow {workflow.name!r} has no input {key!r}.{suggest_commands(key, workflow.parameters.names)}"
+                f"workflow {workflow.name!r} has no input {key!r}.{suggest_names(key, workflow.parameters.names)}"
                 f" Its inputs: {listed}",
             )
-    return {key: _value(known.get(key, {}), text) for key, text in texts.items()}
+    return {
+        key: text if known.get(key, {}).get("type") == "string" else parse_json_or_text(text)
+        for key, text in texts.items()
+    }
 
 
 def schema_properties(schema: dict[str, Any]) -> dict[str, Any]:
@@ -224,17 +219,4 @@ def schema_properties(schema: dict[str, Any]) -> dict[str, Any]:
             **schema.get("$defs", {})[schema["$ref"].rpartition("/")[2]],
             "$defs": schema.get("$defs", {}),
         }
-    found: dict[str, Any] = schema.get("properties", {})
-    return found
-
-
-def _value(schema: dict[str, Any], text: str) -> Any:
-    """A text as the type that is asked for: JSON, unless a text is."""
-    if schema.get("type") == "string":
-        return text
-    try:
-        return decode_json(text)
-    except DuplicateName as twice:
-        raise TenureError("INVALID_INPUT", str(twice)) from twice
-    except msgspec.DecodeError:
-        return text
+    return dict(schema.get("properties", {}))
