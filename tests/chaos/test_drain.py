@@ -63,7 +63,8 @@ def remote(address: str, key: str, name: str) -> Iterator[subprocess.Popen[bytes
     """A remote worker as a process."""
     script = (
         "import sys; from tenure.engine.entry_point import run_in_loop; from tenure.engine.worker_process import run_remote_worker;"
-        " run_in_loop(run_remote_worker(sys.argv[1], sys.argv[2], 'tests.worker.drain_flows', name=sys.argv[3]))"
+        " from tenure.cli.workflows.targets import load_target_definitions;"
+        " run_in_loop(run_remote_worker(sys.argv[1], sys.argv[2], load_target_definitions('tests.worker.drain_flows'), name=sys.argv[3]))"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", script, address, key, name], env=env, cwd=ROOT)

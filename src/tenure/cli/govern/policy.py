@@ -17,8 +17,8 @@ from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.cli.govern.policy_access import LocalPolicies, RemotePolicies
-    from tenure.govern.policy import PolicyFile
     from tenure.govern.policy.cases import CaseResult
+    from tenure.govern.policy.model import PolicyFile
     from tenure.govern.policy.shadow import ShadowReport
     from tenure.shapes.policies import PolicyDecision, PolicyVersion
 
