@@ -25,12 +25,13 @@ from tenure.server.load_limits import LoadLimits
 from tenure.server.observe.metrics import Metrics
 from tenure.server.observe.observer import Observer
 from tenure.server.observe.structured_logs import RunEventLog
-from tenure.server.runner.service import RunnerService
+from tenure.server.runner_messages import RunnerMessages
 from tenure.server.settings import Settings
 from tenure.services.hooks.intake import HookIntake
 from tenure.services.idempotency import SWEEP_RECORDS_MAX
 from tenure.services.identity.principals import Principal
 from tenure.services.repositories import Repositories
+from tenure.services.runners.leases import RunnerLeases
 from tenure.work_pool import POOL
 
 KEY_SWEEP_SECONDS = 60.0
@@ -70,7 +71,8 @@ class ServerContext:
             lambda: float(self.intake.set_aside),
         )
         self.status_batcher = StatusBatcher(engine.store)
-        self.runners = RunnerService(engine)
+        self.leases = RunnerLeases(engine.runtime)
+        self.messages = RunnerMessages(self.leases)
         self.follower = FeedFollower(self.feed, self.stopping)
         self.metrics.gauges["tenure_stream_listeners"] = (
             "Listeners of live status in this process",

@@ -25,7 +25,6 @@ from tenure.ids import run_text
 from tenure.kernel.commands import Heartbeat, LeaseCommand
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.kernel.registry_rows import LogLineRow, WorkerProcessRow
-from tenure.kernel.run_rows import RunRow
 from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.processes import own_identity
@@ -228,37 +227,6 @@ class LocalWorkSource:
         if not self.governor.actions():
             return ()
         return (undo_workflow(self.store, self.artifacts, self.governor.connectors),)
-
-    async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
-        """The run's input, its finished steps' outputs by name, and facts of the run."""
-        read = self.store.read
-        specs, steps, payloads, runs = await asyncio.gather(
-            read("get_spec", lease.run_id),
-            read("steps_of", lease.run_id),
-            read("payloads_of", lease.run_id),
-            read("get_run", lease.run_id),
-        )
-        bodies = {row.ref: row.body for row in payloads}
-        run: RunRow = runs[0]
-        facts = {
-            "workflow": run.workflow,
-            "version": run.code_version,
-            "tenant": run.tenant,
-            "repo": run.repo,
-            "trigger": {"type": specs[0].trigger_type, "ref": specs[0].trigger_ref},
-        }
-        ended = {s.name: bodies.get(s.output_ref) for s in steps if s.state == "succeeded"}
-        before = specs[0].resumed_from
-        while before is not None:  # the runs that this one resumes did the steps it skips
-            old_specs, old_steps, old_payloads = await asyncio.gather(
-                read("get_spec", before), read("steps_of", before), read("payloads_of", before)
-            )
-            old = {row.ref: row.body for row in old_payloads}
-            for step in old_steps:
-                if step.state == "succeeded":
-                    ended.setdefault(step.name, old.get(step.output_ref))
-            before = old_specs[0].resumed_from if old_specs else None
-        return bodies.get(specs[0].input_ref), ended, facts
 
     def now_us(self) -> int:
         return self.store.estimate_us() or _HOST.now_us()

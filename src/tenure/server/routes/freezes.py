@@ -10,13 +10,12 @@ from litestar.params import JSONBody
 
 from tenure.errors import Detail, TenureError
 from tenure.limits import NAME_CHARS_MAX
-from tenure.reads.policies import build_freezes
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, page_of_list
 from tenure.server.request import ApiRequest
 from tenure.services.identity.ownership import require_person
+from tenure.services.policies import Policies
 from tenure.shapes.pages import Page
 from tenure.shapes.policies import Freeze
-from tenure.store.policies import PolicyRegistry
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
@@ -47,16 +46,12 @@ class ThawResult(msgspec.Struct, frozen=True, kw_only=True):
     """What still is."""
 
 
-def _office(request: ApiRequest) -> PolicyRegistry:
-    return PolicyRegistry(request.service.engine.store, request.who.tenant)
-
-
 @get("/freezes", summary="What is frozen")
 async def list_freezes(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Freeze]:
     """The tenant as a whole first, then connectors and workflows by name."""
-    found = build_freezes(await _office(request).governance())
+    found = await Policies(request.engine.scope).list_freezes()
     at = (request.who.tenant, "freezes", None)
     return page_of_list(found, lambda one: f"{one.scope} {one.name}", at, cursor, limit)
 
@@ -64,18 +59,16 @@ async def list_freezes(
 @post("/freezes", summary="Freeze actions", status_code=200)
 async def freeze(request: ApiRequest, data: JSONBody[FreezeScope]) -> list[Freeze]:
     """From the next commit on nothing of it is called; what was called before goes on. All that is frozen then."""
-    return build_freezes(await _office(request).freeze(data.text, request.who.actor, request.who.people))
+    return await Policies(request.engine.scope).freeze(data.text)
 
 
 @post("/freezes/thaw", summary="Thaw actions", status_code=200)
 async def thaw(request: ApiRequest, data: JSONBody[FreezeScope]) -> ThawResult:
     """The first person (an admin) proposes it, a second one (an admin or an approver) makes it so by the same request."""
-    stands = await _office(request).thaw(
+    state, frozen = await Policies(request.engine.scope).thaw(
         data.text, require_person(request.who), may_propose="admin" in request.who.roles
     )
-    return ThawResult(
-        state="thawed" if stands.step == "done" else "proposed", frozen=build_freezes(stands.governance)
-    )
+    return ThawResult(state=state, frozen=frozen)
 
 
 HANDLERS = [list_freezes, freeze, thaw]

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath, JSONBody
 
-from tenure import ids
-from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.govern.policy import CompiledPolicy, load_policy
-from tenure.govern.policy.connector_check import check_policy
-from tenure.govern.policy.explanations import explain_decisions
-from tenure.govern.policy.shadow import ShadowEvaluation, ShadowReport
-from tenure.limits import INTEGER_MAX, SHADOWED_MAX, WORKFLOW_BYTES_MAX
-from tenure.reads.policies import build_policy_text, build_policy_version
+from tenure.govern.policy.shadow import ShadowReport
+from tenure.limits import WORKFLOW_BYTES_MAX
 from tenure.server.idempotency import idempotent
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, decode_cursor, encode_cursor, page_of_list
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, page_of_list
 from tenure.server.request import ApiRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.ownership import require_person
+from tenure.services.policies import Policies
 from tenure.shapes.pages import Page
 from tenure.shapes.policies import PolicyDecision, PolicyText, PolicyVersion
-from tenure.store.policies import PolicyRegistry
-from tenure.work_pool import run_in_thread
 
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_BYTES_MAX)]
 _DIGITS_MAX = 9
@@ -54,8 +47,8 @@ class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How far to look back."""
 
 
-def _office(request: ApiRequest) -> PolicyRegistry:
-    return PolicyRegistry(request.service.engine.store, request.who.tenant)
+def _policies(request: ApiRequest) -> Policies:
+    return Policies(request.engine.scope)
 
 
 def _version(text: str) -> int:
@@ -70,16 +63,7 @@ async def list_policies(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[PolicyVersion]:
     """Newest first, without their texts."""
-    tenant, office = request.who.tenant, _office(request)
-    before: Any = INTEGER_MAX
-    if cursor is not None:
-        place = decode_cursor(cursor, tenant, "policies", None)
-        before = place[0] if place else None
-        if not isinstance(before, int) or not 0 < before <= INTEGER_MAX:
-            raise TenureError("CURSOR_INVALID")
-    now, rows = await office.governance(), await office.versions(before, limit + 1)
-    more = encode_cursor(tenant, "policies", None, [rows[limit - 1].version]) if len(rows) > limit else None
-    return Page(items=[build_policy_version(row, now) for row in rows[:limit]], next_cursor=more)
+    return await _policies(request).page(limit, cursor)
 
 
 @post("/policies", summary="Publish a policy", status_code=201)
@@ -88,15 +72,8 @@ async def publish_policy(request: ApiRequest, data: JSONBody[NewPolicy]) -> Resp
     it is active. The same text again is the same version."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        connectors = request.service.engine.connectors
-        if connectors:
-            await run_in_thread(check_policy, data.text, "policy", connectors)
-        else:
-            await run_in_thread(load_policy, data.text, "policy")
-        office = _office(request)
-        row, is_new = await office.publish(data.text, request.who.actor)
-        made = build_policy_version(row, await office.governance())
-        return StoredResponse.of(made, 201 if is_new else 200, location=f"/policies/{row.version}")
+        made, is_new = await _policies(request).publish(data.text)
+        return StoredResponse.of(made, 201 if is_new else 200, location=f"/policies/{made.version}")
 
     return await idempotent(request, operation)
 
@@ -104,19 +81,13 @@ async def publish_policy(request: ApiRequest, data: JSONBody[NewPolicy]) -> Resp
 @post("/policies/shadow", summary="What another policy would have decided", status_code=200)
 async def shadow_policy(request: ApiRequest, data: JSONBody[ShadowRequest]) -> ShadowReport:
     """It is asked about the tenant's newest decisions, and changes nothing; it need not be published."""
-    engine = request.service.engine
-    asked = await run_in_thread(lambda: CompiledPolicy(load_policy(data.text, "policy")))
-    now = await request.service.identity.now_us()
-    shadowing = ShadowEvaluation(engine.store, engine.artifacts.get)
-    return await shadowing.judged(request.who.tenant, asked, now - us(data.since_seconds), SHADOWED_MAX)
+    return await _policies(request).shadow(data.text, data.since_seconds)
 
 
 @get("/policies/{version:str}", summary="A version of the policy")
 async def get_policy(request: ApiRequest, version: FromPath[str]) -> PolicyText:
     """With its text."""
-    office = _office(request)
-    row = await office.policy(_version(version))
-    return build_policy_text(row, await office.governance())
+    return await _policies(request).get(_version(version))
 
 
 @post("/policies/{version:str}/activate", summary="Make a version active", status_code=200)
@@ -126,12 +97,10 @@ async def activate_policy(request: ApiRequest, version: FromPath[str]) -> Respon
     person = require_person(request.who)
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        office, number = _office(request), _version(version)
-        stands = await office.activate(number, person, may_propose="admin" in request.who.roles)
-        shown = build_policy_version(await office.policy(number), stands.governance)
-        return StoredResponse.of(
-            ActivationResult(state="active" if stands.step == "done" else "proposed", policy=shown), 200
+        state, policy = await _policies(request).activate(
+            _version(version), person, may_propose="admin" in request.who.roles
         )
+        return StoredResponse.of(ActivationResult(state=state, policy=policy), 200)
 
     return await idempotent(request, operation)
 
@@ -140,9 +109,7 @@ async def activate_policy(request: ApiRequest, version: FromPath[str]) -> Respon
 async def withdraw_policy(request: ApiRequest, version: FromPath[str]) -> PolicyVersion:
     """Of a version that somebody wants to be active."""
     require_person(request.who)
-    office, number = _office(request), _version(version)
-    now = await office.withdraw(number, request.who.actor)
-    return build_policy_version(await office.policy(number), now)
+    return await _policies(request).withdraw(_version(version))
 
 
 @get("/runs/{run_id:str}/decisions", summary="What policies said of a run's actions")
@@ -150,8 +117,7 @@ async def list_decisions(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[PolicyDecision]:
     """In the order in which they were said, with the version, the rules and the reasons of each."""
-    run = await request.engine.get(run_id)
-    views = await explain_decisions(request.engine.store, ids.run_int(run.id))
+    views = await _policies(request).list_decisions(run_id)
     at = (request.who.tenant, f"decisions {run_id}", None)
     return page_of_list(views, lambda one: one.no, at, cursor, limit)
 
