@@ -77,7 +77,7 @@ def _tracing(name: bytes) -> Callable[[str], Any]:
 HEADERS: dict[str, Callable[[str], Any]] = {
     "Authorization": lambda text: authentication._BEARER.fullmatch(text.encode()),
     "Cookie": lambda text: authentication.session_cookie(_scope(b"cookie", text)["headers"]),
-    "Host": lambda text: authentication._asked_here({"host": text}),
+    "Host": lambda text: authentication._names_this_machine({"host": text}),
     "Origin": lambda text: authentication.check_origin(
         {"origin": text, "host": text}, Settings(behind_proxy=True)
     ),

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from functools import partial
 
 from tenure.engine import Engine
 from tenure.errors import TenureError
@@ -16,6 +17,7 @@ from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.outbound.address_rules import AllowedNetworks
 from tenure.publish import WebhookDispatcher
 from tenure.publish.slack_cards import SlackCardPublisher
+from tenure.reads.metrics import read_gauges
 from tenure.reads.status_batch import StatusBatcher
 from tenure.sdk.definitions import Registry
 from tenure.secrets import Secrets
@@ -28,6 +30,7 @@ from tenure.server.observe.structured_logs import RunEventLog
 from tenure.server.runner_messages import RunnerMessages
 from tenure.server.settings import Settings
 from tenure.services.hooks.intake import HookIntake
+from tenure.services.hooks.verification import HookVerifier
 from tenure.services.idempotency import SWEEP_RECORDS_MAX
 from tenure.services.identity.principals import Principal
 from tenure.services.repositories import Repositories
@@ -54,14 +57,14 @@ class ServerContext:
         repositories.limit_read_seconds(settings.store_seconds)
         self.identity, self.keys = repositories.identity, repositories.keys
         self.feed, self.subscriptions = repositories.feed, repositories.subscriptions
-        self.metrics = Metrics(engine.store)
+        self.metrics = Metrics(partial(read_gauges, engine.store))
         self.observer = Observer(
             engine.orchestrator, self.metrics, RunEventLog() if settings.log_runs else None
         )
         if engine.sealer is not None:
             self.observer.seals(engine.sealer)
         self.load = LoadLimits(settings)
-        self.gate = Authenticator(self.identity, settings, self.load)
+        self.gate = Authenticator(repositories, settings, self.load)
         self.intake = HookIntake(
             engine.runtime, self.identity, self.name, answer_seconds=settings.hook_answer_seconds
         )
@@ -96,6 +99,7 @@ class ServerContext:
         )
         self.metrics.refused = POOL.refused = load.refused
         self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
+        self.hook_verifier = HookVerifier(repositories, self.intake.deliveries, self.secrets)
         reach = AllowedNetworks(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = WebhookDispatcher(self.feed, self.subscriptions, reach, self.secrets)
         self.cards = SlackCardPublisher(

@@ -18,7 +18,6 @@ import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from random import getrandbits
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -35,9 +34,7 @@ from tenure.kernel.notifications import (
 )
 from tenure.kernel.run_rows import CONDITION_FALSE
 from tenure.kernel.server_rows import FeedRow
-
-if TYPE_CHECKING:
-    from tenure.store.feed import FeedCursors, FeedRepository
+from tenure.services.repositories import FeedCursors, FeedRepository
 
 log = structlog.get_logger(__name__)
 

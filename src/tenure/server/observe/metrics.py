@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from tenure.errors import TenureError
 from tenure.kernel import profiles
-from tenure.reads.metrics import ActiveRunCount, OldestPending, read_gauges
+from tenure.reads.metrics import ActiveRunCount, OldestPending
 
 if TYPE_CHECKING:
     from tenure.kernel.feed import ObservedEvent
-    from tenure.store.port import Store
 
 log = structlog.get_logger(__name__)
 
@@ -130,8 +129,11 @@ class _Own(CollectorRegistry):
 class Metrics:
     """See the laws above."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(
+        self, read_gauges: Callable[[int], Awaitable[tuple[list[ActiveRunCount], OldestPending]]]
+    ) -> None:
+        """`read_gauges` reads the gauges of the database, for at most so many tenants."""
+        self._read_gauges = read_gauges
         self.tenant = LabelLimiter(TENANTS_MAX)
         self._type = LabelLimiter(TYPES_MAX)
         self._active: list[ActiveRunCount] = []
@@ -234,7 +236,7 @@ class Metrics:
 
     async def _read(self) -> None:
         try:
-            self._active, self._oldest = await read_gauges(self._store, TENANTS_MAX)
+            self._active, self._oldest = await self._read_gauges(TENANTS_MAX)
             self._store_up = True
         except Exception as fault:  # a scrape tells what it can, and that the rest is missing
             if not isinstance(fault, TenureError):

@@ -16,14 +16,13 @@ from litestar.datastructures import Cookie
 from litestar.params import FromPath, JSONBody
 
 from tenure.errors import TenureError
-from tenure.server.auth.authentication import COOKIE, session_cookie
+from tenure.server.auth.authentication import COOKIE, hash_session, session_cookie
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.services.identity.keys import OVERLAP_SECONDS_MAX
 from tenure.services.identity.principals import Kind, Principal, new_secret
 from tenure.shapes.identity import OVERLAP_SECONDS, ApiKey, EnrolledPerson, IssuedApiKey, Person
 from tenure.shapes.pages import Page
-from tenure.store.identity import hash_secret
 
 Code = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
@@ -98,9 +97,9 @@ async def create_session(request: ApiRequest) -> Response[CallerInfo]:
     given = request.headers.getall("authorization", [])
     address = request.client.host if request.client else ""
     who = await service.gate.by_bearer(given[0].encode() if len(given) == 1 else b"", address)
-    service.gate.pace(who)
+    service.gate.check_key_rate(who.key_id)
     secret, seconds = new_secret(), service.settings.session_seconds
-    digest = hash_secret(secret)
+    digest = hash_session(secret)
     await service.identity.begin_session(digest, who.key_id, who.tenant, seconds)
     held = msgspec.structs.replace(who, by_cookie=True, session=digest)
     return Response(_who(held), cookies=[_cookie(request, secret, seconds)])
@@ -117,7 +116,7 @@ async def delete_session(request: ApiRequest) -> Response[None]:
     """The session of the cookie that is sent, if there is one; the key stays as it is."""
     held = session_cookie(request.scope["headers"])
     if held is not None:
-        await request.service.identity.end_session(hash_secret(held))
+        await request.service.identity.end_session(hash_session(held))
         request.service.gate.forget()
     return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
 
