@@ -26,7 +26,7 @@ from tenure.cli.common.session import (
     run_async,
 )
 from tenure.cli.runs.run_tables import format_time, make_table
-from tenure.client.schedules import RemoteSchedules
+from tenure.client.workflows import RemoteSchedules
 from tenure.engine import Schedules, read_plan
 from tenure.kernel.registry_rows import CATCH_UP_POLICIES
 from tenure.limits import CATCH_UP_RUNS_MAX, SLOTS_SHOWN_MAX
