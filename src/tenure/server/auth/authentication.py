@@ -45,8 +45,6 @@ _NO_HASH = b"\0" * 32
 
 
 class Authenticator:
-    """See the laws above."""
-
     def __init__(self, repositories: Repositories, settings: Settings, load: LoadLimits) -> None:
         self._load = load
         self._settings = settings

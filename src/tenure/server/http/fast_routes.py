@@ -33,8 +33,6 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 class FastRoutes:
-    """See the laws above."""
-
     def __init__(self, app: ASGIApp, service: ServerContext) -> None:
         self._app = app
         self._service = service

@@ -77,7 +77,6 @@ _DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
 
 @lru_cache(maxsize=1)
 def openapi_document() -> dict[str, Any]:
-    """The whole document, as JSON has it."""
     from tenure.server.app import handlers
 
     config = OpenAPIConfig(
@@ -232,7 +231,6 @@ def _drop_unused(made: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=1)
 def encoded_document() -> bytes:
-    """The document as it is sent."""
     return msgspec.json.encode(openapi_document())
 
 

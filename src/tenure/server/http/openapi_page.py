@@ -31,7 +31,6 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 
 @lru_cache(maxsize=1)
 def render_page() -> bytes:
-    """The page."""
     made = openapi_document()
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8>",

@@ -197,8 +197,6 @@ class StreamListener:
 
 
 class FeedFollower:
-    """See the laws above."""
-
     def __init__(self, feed: FeedRepository, stopping: asyncio.Event) -> None:
         self._feed = feed
         self._stopping = stopping

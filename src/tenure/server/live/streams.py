@@ -42,8 +42,6 @@ class StreamSlot:
 
 
 class EventStream(Response[bytes]):
-    """See the laws above."""
-
     def __init__(self, follower: FeedFollower, listener: StreamListener, slot: StreamSlot) -> None:
         super().__init__(b"", media_type="text/event-stream")
         self._slot = slot

@@ -49,18 +49,14 @@ Labels = tuple[str, ...]
 
 
 class LabelledCounter:
-    """A counter by labels."""
-
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
         self._name, self._text, self._labels = name, text, labels
         self.counts: dict[Labels, float] = {}
 
     def add(self, labels: Labels = (), count: float = 1.0) -> None:
-        """Count."""
         self.counts[labels] = self.counts.get(labels, 0.0) + count
 
     def family(self) -> Metric:
-        """As it is scraped."""
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, count in self.counts.items():
             family.add_metric(labels, count)
@@ -68,14 +64,11 @@ class LabelledCounter:
 
 
 class LabelledHistogram:
-    """A histogram by labels."""
-
     def __init__(self, name: str, text: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> None:
         self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
         self._found: dict[Labels, tuple[list[int], list[float]]] = {}
 
     def add(self, value: float, labels: Labels = ()) -> None:
-        """Count a value."""
         found = self._found.get(labels)
         if found is None:
             found = self._found[labels] = ([0] * (len(self._bounds) + 1), [0.0])
@@ -83,7 +76,6 @@ class LabelledHistogram:
         found[1][0] += value
 
     def family(self) -> Metric:
-        """As it is scraped."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for labels, (counts, total) in self._found.items():
             buckets, so_far = [], 0
@@ -118,7 +110,6 @@ class _Own(CollectorRegistry):
         self._whole, self._tenant = whole, tenant
 
     def collect(self) -> Iterator[Metric]:
-        """Everything but others' numbers."""
         for metric in self._whole.collect():
             metric.samples = [
                 one for one in metric.samples if one.labels.get("tenant_id", self._tenant) == self._tenant
@@ -127,8 +118,6 @@ class _Own(CollectorRegistry):
 
 
 class Metrics:
-    """See the laws above."""
-
     def __init__(
         self, read_gauges: Callable[[int], Awaitable[tuple[list[ActiveRunCount], OldestPending]]]
     ) -> None:
@@ -207,12 +196,10 @@ class Metrics:
         self._gwi_hits.add((source, result))
 
     def committed(self, commands: int, seconds: float) -> None:
-        """A batch was committed."""
         self._batches.add(commands)
         self._commits.add(seconds)
 
     def answered(self, route: str | None, method: str, status: int, seconds: float) -> None:
-        """A request was answered."""
         place = route or OTHER
         verb = method if method in METHODS else OTHER
         self._requests.add((place, verb, str(status)))
@@ -249,7 +236,6 @@ class Metrics:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, for the registry."""
         for counted in (
             self._gwi_transitions, self._gwi_durations, self._gwi_hits, self._transitions, self._durations, self._hits,
             self._expiries, self._batches, self._commits, self._requests, self._latencies,

@@ -30,8 +30,6 @@ _RESULTS = {
 
 
 class Observer:
-    """See the laws above."""
-
     def __init__(self, orchestrator: Orchestrator, metrics: Metrics, chronicle: RunEventLog | None) -> None:
         self._orchestrator = orchestrator
         self.metrics = metrics
@@ -40,7 +38,6 @@ class Observer:
         self._end: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Watch from now on."""
         self._end = self._orchestrator.watch(self._seen)
         self._orchestrator.on_batch = self.metrics.committed
         gauges, counters, orchestrator = self.metrics.gauges, self.metrics.counters, self._orchestrator
@@ -73,7 +70,6 @@ class Observer:
         )
 
     def stop(self) -> None:
-        """Watch no more."""
         if self._end is not None:
             self._end()
             self._end = None
@@ -88,7 +84,6 @@ class Observer:
     def answered(
         self, state: dict[str, Any], status: int, headers: Mapping[bytes, bytes], tenant: str
     ) -> None:
-        """A request under an idempotency key was answered."""
         result = _RESULTS.get(state.get("code", ""))
         if result is None:
             if status >= 400:

@@ -86,13 +86,10 @@ def redirect_uvicorn_logs() -> None:
 
 
 def rfc3339(at_us: int) -> str:
-    """A moment as the log tells it."""
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class RunEventLog:
-    """See the laws above."""
-
     def __init__(self) -> None:
         self._log = structlog.get_logger("tenure.runs")
 
@@ -115,5 +112,4 @@ class RunEventLog:
             self._log.info("run_completed", **about, durationMs=milliseconds, status=words[1])
 
     def idempotency_hit(self, key: str, run_id: str | None, tenant: str) -> None:
-        """A request was recognised by its key."""
         self._log.info("idempotency_hit", key=key, cachedRunId=run_id, tenant=tenant)

@@ -45,7 +45,6 @@ class RequestSpan:
         self._token = contexts.attach(trace.set_span_in_context(self._span, above))
 
     def end(self, scope: Any, status: int) -> None:
-        """The request was answered."""
         contexts.detach(self._token)
         if self._span.is_recording():
             route = scope.get("path_template")

@@ -1,8 +1,8 @@
-"""Approvals: what people are asked, and their answers."""
+"""Questions to people: approvals, which runs wait for, and proposals, which they do not; and the counts of both."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from litestar import get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
@@ -10,44 +10,22 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from tenure import ids
 from tenure.errors import Detail, TenureError
 from tenure.reads.run_list import FOREVER_US
-from tenure.server.paging import (
-    LIMIT_DEFAULT,
-    Cursor,
-    Limit,
-    Page,
-    decode_cursor,
-    encode_cursor,
-    page_of_list,
-)
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, QuestionPlace, make_page, page_of_list
 from tenure.server.request import ApiRequest
-from tenure.services.approvals import (
-    DecisionRequest,
-    DecisionResult,
-)
-from tenure.shapes.approvals import Approval
+from tenure.services.approvals import PROPOSAL, DecisionRequest, DecisionResult
+from tenure.services.paging import decode_place
+from tenure.shapes.approvals import Approval, InboxStats
+from tenure.shapes.pages import Page
 
-STATUSES = ("requested", "approved", "rejected", "expired", "canceled")
 Status = Literal["requested", "approved", "rejected", "expired", "canceled"]
 
 
-async def page_of_open_questions(
-    call: ApiRequest, kind: str, limit: int, cursor: str | None
-) -> Page[Approval]:
+async def _page_of_open(request: ApiRequest, kind: str, limit: int, cursor: str | None) -> Page[Approval]:
     """Open questions of a kind, newest first."""
-    tenant, listed = call.who.tenant, f"questions {kind}"
-    place = [FOREVER_US, 0, 0] if cursor is None else _place(decode_cursor(cursor, tenant, listed, None))
-    items, last = await call.engine.approvals.open_page(kind, place, limit)
-    return Page(items=items, next_cursor=encode_cursor(tenant, listed, None, last) if last else None)
-
-
-def _place(found: list[Any]) -> list[Any]:
-    if (
-        len(found) != 3
-        or not all(isinstance(one, int) and 0 <= one < 1 << 63 for one in found)
-        or found[2] >> 31
-    ):
-        raise TenureError("CURSOR_INVALID")
-    return found
+    of = (request.who.tenant, f"questions {kind}", None)
+    place = decode_place(cursor, of, QuestionPlace, (FOREVER_US, 0, 0))
+    items, last = await request.engine.approvals.open_page(kind, place, limit)
+    return make_page(items, of, last)
 
 
 @get("/approvals", summary="What people are asked, newest first")
@@ -69,7 +47,7 @@ async def list_approvals(
                 "over all runs only open questions are listed",
                 (Detail("run", "names the run whose questions of other statuses are meant"),),
             )
-        return await page_of_open_questions(request, kind, limit, cursor)
+        return await _page_of_open(request, kind, limit, cursor)
     found = await request.engine.scope.reader.approvals(ids.run_int(run))
     fits = [one for one in found if status in (None, one.status) and kind in ("any", one.kind)]
     at = (request.who.tenant, f"questions of {run}", [status, kind])
@@ -108,4 +86,37 @@ async def approve_run(
     return await request.engine.approvals.decide_only(request.who, run_id, data)
 
 
-HANDLERS = [list_approvals, get_approval, decide_approval, withdraw_approval, approve_run]
+@get("/inbox/stats", summary="How much waits for people")
+async def inbox_stats(request: ApiRequest) -> InboxStats:
+    """Open approvals and proposals, and receipts to be settled, counted."""
+    return await request.engine.approvals.inbox()
+
+
+@get("/proposals/pending", summary="Open proposals, newest first")
+async def pending_proposals(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Approval]:
+    """What runs have proposed and nobody has decided, also of runs that have ended."""
+    return await _page_of_open(request, PROPOSAL, limit, cursor)
+
+
+@post("/proposals/{proposal_id:str}/decision", status_code=200, summary="Decide a proposal")
+async def decide_proposal(
+    request: ApiRequest, proposal_id: FromPath[str], data: JSONBody[DecisionRequest]
+) -> DecisionResult:
+    """Accept or reject it, also after its run's end."""
+    return await request.engine.approvals.decide(
+        request.who, await request.engine.approvals.find(proposal_id, PROPOSAL), data
+    )
+
+
+HANDLERS = [
+    list_approvals,
+    get_approval,
+    decide_approval,
+    withdraw_approval,
+    approve_run,
+    inbox_stats,
+    pending_proposals,
+    decide_proposal,
+]

@@ -1,4 +1,7 @@
-"""Policies: published once, active when two people have said so; and what they have decided."""
+"""Policies and their decisions; and freezes, which deny all actions of a tenant, workflow or connector.
+
+Law: activating a policy and thawing take two people. The first one proposes it, and the second one sends the same request.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath, JSONBody
 
-from tenure.errors import TenureError
+from tenure.errors import Detail, TenureError
 from tenure.govern.policy.shadow import ShadowReport
-from tenure.limits import WORKFLOW_BYTES_MAX
+from tenure.limits import NAME_CHARS_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.idempotency import idempotent
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, page_of_list
 from tenure.server.request import ApiRequest
@@ -18,8 +21,9 @@ from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.ownership import require_person
 from tenure.services.policies import Policies
 from tenure.shapes.pages import Page
-from tenure.shapes.policies import PolicyDecision, PolicyText, PolicyVersion
+from tenure.shapes.policies import Freeze, PolicyDecision, PolicyText, PolicyVersion
 
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_BYTES_MAX)]
 _DIGITS_MAX = 9
 
@@ -45,6 +49,32 @@ class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     text: Text
     since_seconds: Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)] = 7 * 86_400
     """How far to look back."""
+
+
+class FreezeScope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is frozen or thaws: a workflow, a connector, or (where neither is named) all of the tenant's."""
+
+    workflow: Name | None = None
+    connector: Name | None = None
+
+    @property
+    def text(self) -> str:
+        """As it is kept."""
+        if self.workflow is not None and self.connector is not None:
+            what = "name a workflow or a connector, not both"
+            raise TenureError("INVALID_INPUT", what, (Detail("connector", what),))
+        if self.workflow is not None:
+            return f"wf:{self.workflow}"
+        return "*" if self.connector is None else f"cn:{self.connector}"
+
+
+class ThawResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What has become of something that somebody wants to thaw."""
+
+    state: Literal["proposed", "thawed"]
+    """`proposed`: another person has to say the same."""
+    frozen: list[Freeze]
+    """What still is."""
 
 
 def _policies(request: ApiRequest) -> Policies:
@@ -122,6 +152,31 @@ async def list_decisions(
     return page_of_list(views, lambda one: one.no, at, cursor, limit)
 
 
+@get("/freezes", summary="What is frozen")
+async def list_freezes(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Freeze]:
+    """The tenant as a whole first, then connectors and workflows by name."""
+    found = await _policies(request).list_freezes()
+    at = (request.who.tenant, "freezes", None)
+    return page_of_list(found, lambda one: f"{one.scope} {one.name}", at, cursor, limit)
+
+
+@post("/freezes", summary="Freeze actions", status_code=200)
+async def freeze(request: ApiRequest, data: JSONBody[FreezeScope]) -> list[Freeze]:
+    """From the next commit on nothing of it is called; what was called before goes on. All that is frozen then."""
+    return await _policies(request).freeze(data.text)
+
+
+@post("/freezes/thaw", summary="Thaw actions", status_code=200)
+async def thaw(request: ApiRequest, data: JSONBody[FreezeScope]) -> ThawResult:
+    """The first person (an admin) proposes it, a second one (an admin or an approver) makes it so by the same request."""
+    state, frozen = await _policies(request).thaw(
+        data.text, require_person(request.who), may_propose="admin" in request.who.roles
+    )
+    return ThawResult(state=state, frozen=frozen)
+
+
 HANDLERS = [
     list_policies,
     publish_policy,
@@ -130,4 +185,7 @@ HANDLERS = [
     activate_policy,
     withdraw_policy,
     list_decisions,
+    list_freezes,
+    freeze,
+    thaw,
 ]

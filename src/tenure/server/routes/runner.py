@@ -120,7 +120,7 @@ async def get_lease(
     request: ApiRequest,
     lease_id: FromPath[str],
     run: Annotated[
-        bool, QueryParameter(description="With the run's input and the outputs of its step.")
+        bool, QueryParameter(description="With the run's input and the outputs of its steps.")
     ] = False,
 ) -> p.LeaseState:
     """Its input, what its step has recorded and waited for, and the events that nobody has taken yet."""

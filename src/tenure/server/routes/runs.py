@@ -24,7 +24,7 @@ from tenure.reads.run_list import (
     read_run_page,
 )
 from tenure.server.error_responses import ErrorBody, encode_run_failure
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.run_status import RunStatus, read_status
 from tenure.services.run_results import WAIT_SECONDS_MAX, RunFailure, RunOutput, UnfinishedRun, await_result
@@ -36,6 +36,7 @@ from tenure.shapes.documents import (
     StatusDocument,
     StepDocument,
 )
+from tenure.shapes.pages import Page
 from tenure.shapes.runs import Run, RunSummary
 
 ProfileName = Annotated[

@@ -12,17 +12,18 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure import ids
 from tenure.engine import Schedules
-from tenure.errors import TenureError
 from tenure.kernel.separation_of_duties import join_people
 from tenure.limits import CATCH_UP_RUNS_MAX, INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX, SLOTS_SHOWN_MAX
 from tenure.server.http.path_segments import decode_segment
 from tenure.server.idempotency import idempotent
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, decode_cursor, encode_cursor
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, make_page
 from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.ownership import resolve_owner
+from tenure.services.paging import decode_place
 from tenure.services.schedules import CATCH_UP_RUNS
+from tenure.shapes.pages import Page
 from tenure.shapes.runs import Run
 from tenure.shapes.schedules import Schedule
 
@@ -113,18 +114,13 @@ async def list_schedules(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Schedule]:
     """Newest first."""
-    tenant = request.who.tenant
-    place: tuple[float, str] = (MOMENT_US_MAX, "")
-    if cursor is not None:
-        try:
-            place = msgspec.convert(decode_cursor(cursor, tenant, "schedules", None), tuple[float, str])
-        except msgspec.ValidationError:
-            raise TenureError("CURSOR_INVALID") from None
+    of = (request.who.tenant, "schedules", None)
+    place = decode_place(cursor, of, tuple[float, str], (MOMENT_US_MAX, ""))
     found = sorted(((one.created_at.timestamp(), one.name, one) for one in await _schedules(request).list()),
                    key=lambda row: row[:2], reverse=True)  # fmt: skip
     left = [row for row in found if row[:2] < place]
-    more = encode_cursor(tenant, "schedules", None, list(left[limit - 1][:2])) if len(left) > limit else None
-    return Page(items=[row[2] for row in left[:limit]], next_cursor=more)
+    last = list(left[limit - 1][:2]) if len(left) > limit else None
+    return make_page([row[2] for row in left[:limit]], of, last)
 
 
 @post("/schedules", summary="Make a schedule", status_code=201)

@@ -17,9 +17,11 @@ from litestar.params import FromPath, JSONBody
 from tenure.declared import load_workflow
 from tenure.errors import Detail, TenureError
 from tenure.limits import NAME_CHARS_MAX
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, decode_cursor, encode_cursor
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, make_page
 from tenure.server.request import ApiRequest
 from tenure.services.catalog import show_workflow
+from tenure.services.paging import decode_place
+from tenure.shapes.pages import Page
 from tenure.shapes.workflows import RegisteredWorkflow
 from tenure.work_pool import run_in_thread
 
@@ -48,12 +50,10 @@ async def list_workflows(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[RegisteredWorkflow]:
     """The tenant's own, and those that workers have registered for everybody."""
-    tenant = request.who.tenant
-    place = ["", ""] if cursor is None else decode_cursor(cursor, tenant, "workflows", None)
-    if len(place) != 2 or not all(isinstance(part, str) for part in place):
-        raise TenureError("CURSOR_INVALID")
-    items, last = await request.engine.workflows.page(place[0], place[1], limit)
-    return Page(items=items, next_cursor=encode_cursor(tenant, "workflows", None, last) if last else None)
+    of = (request.who.tenant, "workflows", None)
+    name, version = decode_place(cursor, of, tuple[str, str], ("", ""))
+    items, last = await request.engine.workflows.page(name, version, limit)
+    return make_page(items, of, last)
 
 
 @get("/workflows/{name:str}", summary="All versions of a workflow")
