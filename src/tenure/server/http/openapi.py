@@ -58,8 +58,8 @@ _SAID: dict[int, str] = {
     504: "It took longer than it may.",
 }
 _WITH_BODY = ("post", "put", "patch")
-_KEYED_BY = frozenset({"idempotent", "keyed", "start_run"})
-"""What a handler calls that takes a key."""
+_KEYED_BY = frozenset({"create_once", "idempotent", "keyed", "start_run"})
+"""A handler that calls one of these takes an idempotency key."""
 _KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}
 _KEY_HEADERS: list[dict[str, Any]] = [
     {"name": name, "in": "header", "required": False, "schema": _KEY_SCHEMA, "description": text}

@@ -6,6 +6,7 @@ theirs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -14,13 +15,12 @@ from litestar.params import FromPath, JSONBody
 
 from tenure.engine import Engine
 from tenure.reads.identity import show_person
-from tenure.server.idempotency import idempotent
+from tenure.server.idempotency import create_once
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmedPerson, ConfirmRequest, Groups, Id, Name, Roles
-from tenure.services.idempotency import HeldRecord, StoredResponse
-from tenure.services.identity.principals import OPERATOR_TENANT, Role
-from tenure.services.identity.tenants import SLACK_SECRETS_MAX, Tenants
+from tenure.services.identity.principals import OPERATOR_TENANT
+from tenure.services.identity.tenants import SLACK_SECRETS_MAX
 from tenure.services.identity.validation import invalid_field
 from tenure.shapes.identity import AuditEntry, Enrolment, Person, SlackApp, Tenant, TenantCaps
 from tenure.shapes.pages import Page
@@ -41,16 +41,12 @@ class TenantUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Whether its keys stop working; null: as it is."""
 
 
-def _admin() -> list[Role]:
-    return ["admin"]
-
-
 class FirstPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Who is to look after a tenant."""
 
     id: Id | None = None
     name: Name
-    roles: Roles = msgspec.field(default_factory=_admin)
+    roles: Roles = msgspec.field(default_factory=lambda: ["admin"])
     groups: Groups = []
 
 
@@ -68,13 +64,9 @@ class SlackAppUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """References of its signing secret, during a rotation two, the newest first: `env:NAME` or `file:/PATH`."""
 
 
-def _tenants(request: ApiRequest) -> Tenants:
-    return request.engine.tenants
-
-
 async def _engine_of(request: ApiRequest, tenant_id: str) -> Engine:
     """The engine of a tenant, for the operator."""
-    await _tenants(request).get(tenant_id)
+    await request.engine.tenants.get(tenant_id)
     return request.service.engine.scoped(tenant=tenant_id, caller=request.who)
 
 
@@ -83,30 +75,26 @@ async def list_tenants(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Tenant]:
     """Newest first, closed ones too."""
-    return await _tenants(request).page(limit, cursor)
+    return await request.engine.tenants.page(limit, cursor)
 
 
 @post("/admin/tenants", summary="Make a tenant", status_code=201)
 async def add_tenant(request: ApiRequest, data: JSONBody[NewTenant]) -> Response[Tenant]:
     """It needs a person who looks after it: `POST /admin/tenants/{tenant_id}/people`."""
-
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made = await _tenants(request).create(data.id, name=data.name)
-        return StoredResponse.of(made, 201, location=f"/admin/tenants/{made.id}")
-
-    return await idempotent(request, operation)
+    create = partial(request.engine.tenants.create, data.id, name=data.name)
+    return await create_once(request, create, "/admin/tenants")
 
 
 @get("/admin/tenants/{tenant_id:str}", summary="A tenant")
 async def get_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> Tenant:
     """Whether it is open, and its name."""
-    return await _tenants(request).get(tenant_id)
+    return await request.engine.tenants.get(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}", summary="Rename, close or reopen a tenant")
 async def set_tenant(request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[TenantUpdate]) -> Tenant:
     """A closed tenant's keys do not work; what it has stays, and its runs go on."""
-    changed = await _tenants(request).update(tenant_id, name=data.name, closed=data.closed)
+    changed = await request.engine.tenants.update(tenant_id, name=data.name, closed=data.closed)
     request.service.gate.forget()
     return changed
 
@@ -114,7 +102,7 @@ async def set_tenant(request: ApiRequest, tenant_id: FromPath[str], data: JSONBo
 @delete("/admin/tenants/{tenant_id:str}", summary="Close a tenant")
 async def close_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> None:
     """None of its keys works any more; nothing is deleted, and `PUT` with `closed: false` opens it again."""
-    await _tenants(request).update(tenant_id, closed=True)
+    await request.engine.tenants.update(tenant_id, closed=True)
     request.service.gate.forget()
 
 
@@ -152,7 +140,7 @@ async def confirm_person(
 )
 async def list_slack_apps(request: ApiRequest, tenant_id: FromPath[str]) -> list[SlackApp]:
     """By team."""
-    return await _tenants(request).slack_apps(tenant_id)
+    return await request.engine.tenants.slack_apps(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}/slack-apps/{team_id:str}", summary="Register a Slack app")
@@ -164,7 +152,7 @@ async def set_slack_app(
         problem = request.service.secrets.problem(reference, tenant_id)
         if problem is not None:
             raise invalid_field(f"secrets[{at}]", problem)
-    return await _tenants(request).set_slack_app(tenant_id, team_id, data.secrets)
+    return await request.engine.tenants.set_slack_app(tenant_id, team_id, data.secrets)
 
 
 @delete(
@@ -172,19 +160,19 @@ async def set_slack_app(
 )
 async def drop_slack_app(request: ApiRequest, tenant_id: FromPath[str], team_id: FromPath[str]) -> None:
     """Nobody links accounts or decides through it any more."""
-    await _tenants(request).remove_slack_app(tenant_id, team_id)
+    await request.engine.tenants.remove_slack_app(tenant_id, team_id)
 
 
 @get("/admin/tenants/{tenant_id:str}/caps", summary="A tenant's limits and weights")
 async def get_caps(request: ApiRequest, tenant_id: FromPath[str]) -> TenantCaps:
     """Those that say something: what is not here has weight 1 and no limit."""
-    return await _tenants(request).caps(tenant_id)
+    return await request.engine.tenants.caps(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}/caps", summary="Set a tenant's limits and weights")
 async def set_caps(request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[TenantCaps]) -> TenantCaps:
     """All of them: what is not said has weight 1 and no limit from now on. They count everywhere within two seconds."""
-    return await _tenants(request).set_caps(tenant_id, data)
+    return await request.engine.tenants.set_caps(tenant_id, data)
 
 
 @get("/admin/audit", summary="Who changed what of the installation")
@@ -192,7 +180,7 @@ async def list_installation_audit(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[AuditEntry]:
     """The installation's own chain, newest first; each line's hash covers the one before."""
-    return await _tenants(request).audit_page(OPERATOR_TENANT, limit, cursor)
+    return await request.engine.tenants.audit_page(OPERATOR_TENANT, limit, cursor)
 
 
 HANDLERS: list[Any] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,7 +11,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from tenure.limits import INTEGER_MAX
-from tenure.server.idempotency import idempotent
+from tenure.server.idempotency import create_once, idempotent
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmRequest
@@ -51,12 +52,7 @@ async def list_hooks(request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: 
 @post("/hooks", summary="Make a hook", status_code=201)
 async def create_hook(request: ApiRequest, data: JSONBody[NewHook]) -> Response[Hook]:
     """Its address, with an id that nobody can guess, names the tenant; its secret is read where the server runs."""
-
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made = await _hooks(request).create(data.kind, data)
-        return StoredResponse.of(made, 201, location=f"/hooks/{made.id}")
-
-    return await idempotent(request, operation)
+    return await create_once(request, partial(_hooks(request).create, data.kind, data), "/hooks")
 
 
 @get("/hooks/{hook_id:str}", summary="A hook")
@@ -75,7 +71,7 @@ class ConfirmedHook(Hook, frozen=True, kw_only=True):
     """A hook that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 @post("/hooks/{hook_id:str}/confirm", summary="Confirm a hook as a second person", status_code=200)

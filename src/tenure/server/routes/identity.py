@@ -8,6 +8,7 @@ Laws:
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -17,11 +18,10 @@ from msgspec.structs import asdict
 
 from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.reads.identity import show_client, show_key, show_person
-from tenure.server.idempotency import idempotent
+from tenure.server.idempotency import create_once
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.routes.session import RotateKeyRequest
-from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.people import ENROLMENT_SECONDS_MAX
 from tenure.services.identity.principals import ROLES, Role
 from tenure.services.identity.validation import GROUPS_MAX, ID_PATTERN
@@ -111,21 +111,21 @@ class ConfirmedClient(ApiClient, frozen=True, kw_only=True):
     """A client that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 class ConfirmedPerson(Person, frozen=True, kw_only=True):
     """A person whom somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 class ConfirmedKey(ApiKey, frozen=True, kw_only=True):
     """A key that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 # ---------------------------------------------------------------------------------------------- clients
@@ -142,14 +142,10 @@ async def list_clients(
 @post("/clients", summary="Make a client", status_code=201)
 async def add_client(request: ApiRequest, data: JSONBody[NewClient]) -> Response[ApiClient]:
     """It needs a key before it can ask: `POST /keys`."""
-
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made = await request.engine.clients.create(
-            client=data.id, name=data.name, roles=data.roles, owner=data.owner
-        )
-        return StoredResponse.of(made, 201, location=f"/clients/{made.id}")
-
-    return await idempotent(request, operation)
+    create = partial(
+        request.engine.clients.create, client=data.id, name=data.name, roles=data.roles, owner=data.owner
+    )
+    return await create_once(request, create, "/clients")
 
 
 @get("/clients/{client_id:str}", summary="A client")
@@ -201,14 +197,15 @@ async def list_people(
 @post("/people", summary="Make a person", status_code=201)
 async def add_person(request: ApiRequest, data: JSONBody[NewPerson]) -> Response[Person]:
     """The person needs an enrolment code to get a key: `POST /people/{person_id}/enrolment`."""
-
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made = await request.engine.people.create(
-            person=data.id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
-        )
-        return StoredResponse.of(made, 201, location=f"/people/{made.id}")
-
-    return await idempotent(request, operation)
+    create = partial(
+        request.engine.people.create,
+        person=data.id,
+        name=data.name,
+        roles=data.roles,
+        groups=data.groups,
+        github=data.github,
+    )
+    return await create_once(request, create, "/people")
 
 
 @get("/people/{person_id:str}", summary="A person")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -219,14 +218,12 @@ async def list_run_artifacts(
 async def get_artifact(
     request: ApiRequest,
     run_id: FromPath[str],
-    name: FromPath[Path],
     step: ArtifactStep = None,
     attempt: ArtifactAttempt = None,
     late: ArtifactLate = None,
 ) -> Response[bytes]:
     """The accepted file of this name. Where several steps have one: 409 ARTIFACT_AMBIGUOUS. Always to be saved, never to be shown
     in place: what it holds is a runner's, not ours."""
-    del name  # routing decodes it; this is as it was sent
     number, wanted = await _run_number(request, run_id), decode_rest_of_path(request.scope, 3)
     line = await find_artifact(request.engine.store, number, wanted, step=step, attempt=attempt, late=late)
     tag = f'"{line.digest}"'

@@ -10,7 +10,6 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -220,12 +219,9 @@ async def list_actions(request: ApiRequest) -> p.ActionsReply:
     summary="Upload an artifact",
     request_max_body_size=ARTIFACT_BYTES_MAX,
 )
-async def upload_artifact(
-    request: ApiRequest, lease_id: FromPath[str], name: FromPath[Path]
-) -> p.UploadReply:
+async def upload_artifact(request: ApiRequest, lease_id: FromPath[str]) -> p.UploadReply:
     """The body is the file, as it is. Under a name that is its digest (`sha256:<hex>`) it is a payload that is too large
     for a message: send `reference` in its place. After the lease's end it is accepted for ten minutes, and marked late."""
-    del name  # routing decodes it; this is as it was sent
     credential = await _check_lease(request, lease_id)
     wanted, body = decode_rest_of_path(request.scope, 4), await request.body()
     content_type = request.headers.get("content-type", "")
@@ -247,7 +243,6 @@ async def upload_artifact(
 async def download_artifact(
     request: ApiRequest,
     lease_id: FromPath[str],
-    name: FromPath[Path],
     run: Annotated[
         str | None, QueryParameter(description="Of another run of the tenant: its id.", max_length=100)
     ] = None,
@@ -256,7 +251,6 @@ async def download_artifact(
     late: ArtifactLate = None,
 ) -> Response[bytes]:
     """A file of the run by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
-    del name  # routing decodes it; this is as it was sent
     credential, wanted = await _check_lease(request, lease_id), decode_rest_of_path(request.scope, 4)
     body = await request.service.leases.download(
         credential, wanted, run, step=step, attempt=attempt, late=late

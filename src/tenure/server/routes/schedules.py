@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response, delete, get, post, put
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
 from tenure import ids
 from tenure.engine import Schedules
@@ -140,9 +140,8 @@ async def create_schedule(request: ApiRequest, data: JSONBody[NewSchedule]) -> R
 
 
 @get("/schedules/{name:str}", summary="A schedule")
-async def get_schedule(request: ApiRequest, name: FromPath[str], slots: Slots = 5) -> ScheduleDetail:
+async def get_schedule(request: ApiRequest, slots: Slots = 5) -> ScheduleDetail:
     """With the times it is due next."""
-    del name
     of, schedules = _name(request), _schedules(request)
     shown = await schedules.show(of)
     times = await schedules.next(of, slots) if slots else []
@@ -150,11 +149,8 @@ async def get_schedule(request: ApiRequest, name: FromPath[str], slots: Slots = 
 
 
 @put("/schedules/{name:str}", summary="Change a schedule")
-async def update_schedule(
-    request: ApiRequest, name: FromPath[str], data: JSONBody[ScheduleUpdate]
-) -> Schedule:
+async def update_schedule(request: ApiRequest, data: JSONBody[ScheduleUpdate]) -> Schedule:
     """Replace all that can be said of it; the next slot lies ahead from then on."""
-    del name
     of, schedules = _name(request), _schedules(request)
     old = await schedules.show(of)
     said = await _said(request, data)
@@ -167,45 +163,38 @@ class ConfirmedSchedule(Schedule, frozen=True, kw_only=True):
     """A schedule that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 @post("/schedules/{name:str}/confirm", summary="Confirm a schedule as a second person", status_code=200)
-async def confirm_schedule(
-    request: ApiRequest, name: FromPath[str], data: JSONBody[ConfirmRequest]
-) -> ConfirmedSchedule:
+async def confirm_schedule(request: ApiRequest, data: JSONBody[ConfirmRequest]) -> ConfirmedSchedule:
     """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
-    del name
     made = await request.engine.confirmations.confirm_row("schedule", _name(request), data.revision)
     found = await _schedules(request).show(_name(request))
     return ConfirmedSchedule(**msgspec.structs.asdict(found), confirmed=made.people)
 
 
 @delete("/schedules/{name:str}", summary="Delete a schedule", status_code=204)
-async def delete_schedule(request: ApiRequest, name: FromPath[str]) -> None:
+async def delete_schedule(request: ApiRequest) -> None:
     """Its runs stay."""
-    del name
     await _schedules(request).delete(_name(request))
 
 
 @post("/schedules/{name:str}/pause", summary="Start nothing until it is unpaused", status_code=200)
-async def pause_schedule(request: ApiRequest, name: FromPath[str]) -> Schedule:
+async def pause_schedule(request: ApiRequest) -> Schedule:
     """Again is the same."""
-    del name
     return await _schedules(request).pause(_name(request))
 
 
 @post("/schedules/{name:str}/unpause", summary="Go on with the next slot from now", status_code=200)
-async def unpause_schedule(request: ApiRequest, name: FromPath[str]) -> Schedule:
+async def unpause_schedule(request: ApiRequest) -> Schedule:
     """What passed meanwhile is not caught up. Again is the same."""
-    del name
     return await _schedules(request).unpause(_name(request), by=request.who.people)
 
 
 @post("/schedules/{name:str}/trigger", summary="Start a run now", status_code=201)
-async def trigger_schedule(request: ApiRequest, name: FromPath[str]) -> Response[Run]:
+async def trigger_schedule(request: ApiRequest) -> Response[Run]:
     """Beside the slots, and also while it is paused. A person who does has asked for the run; else its owner has."""
-    del name
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
         asked: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.outbound.urls import URL_CHARS_MAX
 from tenure.publish import check_url
 from tenure.publish.webhook_messages import message_id
-from tenure.server.idempotency import idempotent
+from tenure.server.idempotency import create_once, idempotent
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
@@ -163,12 +163,12 @@ async def list_webhooks(
 async def create_webhook(request: ApiRequest, data: JSONBody[NewWebhook]) -> Response[Webhook]:
     """From now on events are sent to this URL: CloudEvents in JSON, signed as Standard Webhooks has it."""
 
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
+    async def create() -> Webhook:
         row = await _webhooks(request).create(**_columns(request, data))
         request.service.publisher.refresh()
-        return StoredResponse.of(_view(row), 201, location=f"/webhooks/{row.id}")
+        return _view(row)
 
-    return await idempotent(request, operation)
+    return await create_once(request, create, "/webhooks")
 
 
 @get("/webhooks/{webhook_id:str}", summary="A webhook")

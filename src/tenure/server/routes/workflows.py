@@ -105,7 +105,7 @@ class ConfirmedWorkflow(RegisteredWorkflow, frozen=True, kw_only=True):
     """A version of a workflow that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 @post(
