@@ -29,7 +29,7 @@ LIMIT_DEFAULT = 50
 
 
 Int31 = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
-Int63 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+Int63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 QuestionPlace = tuple[Int63, Int63, Int31]
 """Time, run and number of an approval or a receipt."""
 

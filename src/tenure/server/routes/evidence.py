@@ -34,7 +34,7 @@ from tenure.services.paging import read_page
 from tenure.shapes.evidence import EvidencePart
 from tenure.shapes.pages import Page
 
-Int64 = Annotated[int, msgspec.Meta(gt=-(2**63), lt=2**63)]
+Int64 = Annotated[int, msgspec.Meta(ge=1 - (1 << 63), le=(1 << 63) - 1)]
 _SIZE_MAX = 2**53
 ForCheckpoint = Annotated[
     str | None,

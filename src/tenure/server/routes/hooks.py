@@ -1,4 +1,4 @@
-"""Hooks, made and changed by admins, and what they were told. (`hooks_in` has what others send to them.)"""
+"""Incoming hooks, which admins create and change, and their deliveries. (`hook_deliveries` receives the deliveries.)"""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 
 
 class NewHook(HookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A hook to be made."""
+    """A hook to create."""
 
     kind: Literal["github", "slack", "generic"]
 
 
 class HookUpdate(HookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A hook as it is to be from now on."""
+    """The new values of a hook."""
 
     revision: Revision
-    """Of the one that was looked at."""
+    """The revision that was read."""
 
 
 def _hooks(request: ApiRequest) -> Hooks:
@@ -49,21 +49,21 @@ async def list_hooks(request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: 
     return await _hooks(request).page(limit, cursor)
 
 
-@post("/hooks", summary="Make a hook", status_code=201)
+@post("/hooks", summary="Create a hook", status_code=201)
 async def create_hook(request: ApiRequest, data: JSONBody[NewHook]) -> Response[Hook]:
-    """Its address, with an id that nobody can guess, names the tenant; its secret is read where the server runs."""
+    """The hook's address has an unguessable id. Its secret is read on the server's machine."""
     return await create_once(request, partial(_hooks(request).create, data.kind, data), "/hooks")
 
 
 @get("/hooks/{hook_id:str}", summary="A hook")
 async def get_hook(request: ApiRequest, hook_id: FromPath[str]) -> Hook:
-    """With its rules, and the references of its secrets."""
+    """With its rules and the references to its secrets."""
     return await _hooks(request).get(hook_id)
 
 
 @put("/hooks/{hook_id:str}", summary="Change a hook")
 async def update_hook(request: ApiRequest, hook_id: FromPath[str], data: JSONBody[HookUpdate]) -> Hook:
-    """Replace all that can be said of it."""
+    """Replace all of its fields."""
     return await _hooks(request).update(hook_id, data.revision, data)
 
 
@@ -78,18 +78,18 @@ class ConfirmedHook(Hook, frozen=True, kw_only=True):
 async def confirm_hook(
     request: ApiRequest, hook_id: FromPath[str], data: JSONBody[ConfirmRequest]
 ) -> ConfirmedHook:
-    """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
+    """From now on, people who created or changed the hook are not involved in its runs for that reason alone. Its owner is."""
     made = await request.engine.confirmations.confirm_row("hook", hook_id, data.revision)
     return ConfirmedHook(**msgspec.structs.asdict(show_hook(made.row)), confirmed=made.people)
 
 
 @delete("/hooks/{hook_id:str}", summary="Delete a hook", status_code=204)
 async def delete_hook(request: ApiRequest, hook_id: FromPath[str]) -> None:
-    """With what it was told; its runs stay."""
+    """Its deliveries are deleted, too. Its runs stay."""
     await _hooks(request).delete(hook_id)
 
 
-@get("/hooks/{hook_id:str}/deliveries", summary="What a hook was told")
+@get("/hooks/{hook_id:str}/deliveries", summary="The deliveries of a hook")
 async def list_deliveries(
     request: ApiRequest,
     hook_id: FromPath[str],
@@ -97,29 +97,29 @@ async def list_deliveries(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[DeliveryListItem]:
-    """Newest first; kept for 30 days. With `status=set_aside` those that were tried too often: their `note` says why."""
+    """Newest first; kept for 30 days. `status=set_aside` lists those that failed too often; their `note` says why."""
     return await _hooks(request).page_of_deliveries(hook_id, status, limit, cursor)
 
 
 @get("/hooks/{hook_id:str}/deliveries/{delivery_id:str}", summary="One delivery")
 async def get_delivery(request: ApiRequest, hook_id: FromPath[str], delivery_id: FromPath[str]) -> Delivery:
-    """With what became of it, and what it said."""
+    """With its outcome, headers and body."""
     return await _hooks(request).get_delivery(hook_id, delivery_id)
 
 
 @post(
     "/hooks/{hook_id:str}/deliveries/{delivery_id:str}/replay",
-    summary="Do a delivery again",
+    summary="Replay a delivery",
     status_code=201,
     responses={
-        200: ResponseSpec(DeliveryStatus, description="No rule fits, or it failed"),
-        202: ResponseSpec(DeliveryStatus, description="It is under way"),
+        200: ResponseSpec(DeliveryStatus, description="No rule matched, or the delivery failed"),
+        202: ResponseSpec(DeliveryStatus, description="The delivery is being processed"),
     },
 )
 async def replay_delivery(
     request: ApiRequest, hook_id: FromPath[str], delivery_id: FromPath[str]
 ) -> Response[DeliveryStatus]:
-    """By the hook's rules of now, under `{key}:replay:{n}`; told in the admin chain. Whoever replays it stands behind its run."""
+    """By the current rules of the hook, under the key `{key}:replay:{n}`. The audit chain records it, and the caller is involved in its run."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
         return delivery_response(await _hooks(request).replay(hook_id, delivery_id))
@@ -128,7 +128,7 @@ async def replay_delivery(
 
 
 def delivery_response(received: DeliveryStatus) -> StoredResponse:
-    """A delivery's answer: 201 with its run, 202 while it is under way, 200 where it made none (or did before)."""
+    """The answer to a delivery: 201 with its run, 202 while it is processed, 200 if it created no run or repeats an earlier one."""
     fresh = received.run_id is not None and not received.duplicate
     under_way = received.status == "received" or (received.status == "duplicate" and received.run_id is None)
     status = 202 if under_way else 201 if fresh else 200

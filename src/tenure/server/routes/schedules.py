@@ -1,4 +1,4 @@
-"""Schedules: runs that start by the clock, one per slot."""
+"""Schedules: runs that start at the times of a cron expression, one for each slot."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ Slots = Annotated[
 
 
 class ScheduleFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be said of a schedule."""
+    """The fields of a schedule."""
 
     workflow: Name
-    """A registered one."""
+    """A registered workflow."""
     version: Name | None = None
-    """The newest, unless said; it is written down, and stays."""
+    """By default the newest version now. It does not change later."""
     cron: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
     zone: Name = "UTC"
     input: dict[str, Any] = {}
     profile: Name | None = None
     catch_up: Literal["skip", "last", "all"] = "skip"
-    """What becomes of slots that pass while no scheduler runs."""
+    """What happens to slots that pass while no scheduler runs."""
     catch_up_max: Annotated[int, msgspec.Meta(ge=1, le=CATCH_UP_RUNS_MAX)] = CATCH_UP_RUNS
     pass_slot: bool = False
-    """Whether the input gets the slot's moment under `slot`."""
+    """Whether the input gets the time of the slot under `slot`."""
     labels: dict[str, str] = {}
     owner: Name | None = None
-    """The id of the person its runs are asked for by; else whoever makes it."""
+    """The id of the person who requests its runs; by default its creator."""
 
 
 class NewSchedule(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A schedule to be made."""
+    """A schedule to create."""
 
     name: Name
     workspace: Name = "default"
@@ -64,26 +64,26 @@ class NewSchedule(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ScheduleUpdate(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A schedule as it is to be from now on."""
+    """The new values of a schedule."""
 
     revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-    """Of the one that was looked at."""
+    """The revision that was read."""
 
 
 class ScheduleDetail(Schedule, frozen=True, kw_only=True):
-    """A schedule, and when it is due."""
+    """A schedule with its next times."""
 
     next_times: list[datetime]
-    """As if it were not paused."""
+    """The next times, as if it were not paused."""
 
 
 def _name(request: ApiRequest) -> str:
-    """The name in `/schedules/NAME/...`, which may hold anything."""
+    """The name in `/schedules/NAME/...`, which may have any characters."""
     return decode_segment(request.scope, 1)
 
 
-async def _said(request: ApiRequest, text: ScheduleFields) -> dict[str, Any]:
-    """What its runs are, from the workflow's registration; see `Schedules.create`."""
+async def _read_fields(request: ApiRequest, text: ScheduleFields) -> dict[str, Any]:
+    """The arguments of `Schedules.create` and `edit`, with the plan of the registered workflow."""
     who = request.who
     known = await request.engine.runtime.catalog.find(who.tenant, text.workflow, text.version)
     said: dict[str, Any] = {
@@ -123,13 +123,13 @@ async def list_schedules(
     return make_page([row[2] for row in left[:limit]], of, last)
 
 
-@post("/schedules", summary="Make a schedule", status_code=201)
+@post("/schedules", summary="Create a schedule", status_code=201)
 async def create_schedule(request: ApiRequest, data: JSONBody[NewSchedule]) -> Response[Schedule]:
-    """Runs of a registered workflow at the slots of a cron expression in a time zone: one per slot, however many
+    """Starts runs of a registered workflow at the slots of a cron expression in a time zone: one for each slot, however many
     schedulers run."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        said = await _said(request, data)
+        said = await _read_fields(request, data)
         workflow, cron = said.pop("workflow"), said.pop("cron")
         made = await _schedules(request, data.workspace).create(
             data.name, workflow, cron, paused=data.paused, **said
@@ -141,7 +141,7 @@ async def create_schedule(request: ApiRequest, data: JSONBody[NewSchedule]) -> R
 
 @get("/schedules/{name:str}", summary="A schedule")
 async def get_schedule(request: ApiRequest, slots: Slots = 5) -> ScheduleDetail:
-    """With the times it is due next."""
+    """With its next times."""
     of, schedules = _name(request), _schedules(request)
     shown = await schedules.show(of)
     times = await schedules.next(of, slots) if slots else []
@@ -150,11 +150,13 @@ async def get_schedule(request: ApiRequest, slots: Slots = 5) -> ScheduleDetail:
 
 @put("/schedules/{name:str}", summary="Change a schedule")
 async def update_schedule(request: ApiRequest, data: JSONBody[ScheduleUpdate]) -> Schedule:
-    """Replace all that can be said of it; the next slot lies ahead from then on."""
+    """Replace all of its fields. Its next slot is in the future."""
     of, schedules = _name(request), _schedules(request)
     old = await schedules.show(of)
-    said = await _said(request, data)
-    if data.owner is None and request.who.person is None:  # a person asks for what it does from now on
+    said = await _read_fields(request, data)
+    if (
+        data.owner is None and request.who.person is None
+    ):  # a person who changes it requests its runs from now on
         said["owner"] = old.owner
     return await schedules.edit(of, revision=data.revision, **said)
 
@@ -168,7 +170,7 @@ class ConfirmedSchedule(Schedule, frozen=True, kw_only=True):
 
 @post("/schedules/{name:str}/confirm", summary="Confirm a schedule as a second person", status_code=200)
 async def confirm_schedule(request: ApiRequest, data: JSONBody[ConfirmRequest]) -> ConfirmedSchedule:
-    """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
+    """From now on, people who created or changed the schedule are not involved in its runs for that reason alone. Its owner is."""
     made = await request.engine.confirmations.confirm_row("schedule", _name(request), data.revision)
     found = await _schedules(request).show(_name(request))
     return ConfirmedSchedule(**msgspec.structs.asdict(found), confirmed=made.people)
@@ -180,25 +182,25 @@ async def delete_schedule(request: ApiRequest) -> None:
     await _schedules(request).delete(_name(request))
 
 
-@post("/schedules/{name:str}/pause", summary="Start nothing until it is unpaused", status_code=200)
+@post("/schedules/{name:str}/pause", summary="Pause a schedule", status_code=200)
 async def pause_schedule(request: ApiRequest) -> Schedule:
-    """Again is the same."""
+    """It starts no runs until it is unpaused. Repeating the request changes nothing."""
     return await _schedules(request).pause(_name(request))
 
 
-@post("/schedules/{name:str}/unpause", summary="Go on with the next slot from now", status_code=200)
+@post("/schedules/{name:str}/unpause", summary="Unpause a schedule", status_code=200)
 async def unpause_schedule(request: ApiRequest) -> Schedule:
-    """What passed meanwhile is not caught up. Again is the same."""
+    """It continues with the next slot; slots that passed meanwhile are skipped. Repeating the request changes nothing."""
     return await _schedules(request).unpause(_name(request), by=request.who.people)
 
 
 @post("/schedules/{name:str}/trigger", summary="Start a run now", status_code=201)
 async def trigger_schedule(request: ApiRequest) -> Response[Run]:
-    """Beside the slots, and also while it is paused. A person who does has asked for the run; else its owner has."""
+    """In addition to the slots, and also while it is paused. A person who triggers it requests the run; otherwise its owner does."""
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
         asked: dict[str, Any] = {}
-        if held is not None:  # whoever takes over after a crash finds the same run
+        if held is not None:  # the process that takes over after a crash finds the same run
             mark = sha256(held.record.name.encode()).hexdigest()[:12]
             asked = {"mark": mark, "at_us": held.record.created_at}
         if request.who.person is not None:

@@ -1,4 +1,4 @@
-"""Outgoing webhooks: who is told, of what, and what could not be told. (`tenure.publish` tells it.)"""
+"""Outgoing webhooks: their subscriptions, and the events that could not be delivered. (`tenure.publish` delivers them.)"""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ NewsType = Literal[
 
 
 class WebhookFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be said of a webhook."""
+    """The fields of a webhook."""
 
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=URL_CHARS_MAX)]
-    """Where events are sent: https."""
+    """An https URL that events are sent to."""
     secret: str
-    """By what they are signed: a reference, `env:NAME` or `file:/PATH`."""
+    """A reference to the secret that signs events: `env:NAME` or `file:/PATH`."""
     types: list[NewsType] = []
-    """Only these; none: all of them."""
+    """The types of events to send; empty: all."""
     workflow: Name | None = None
-    """Only of this workflow's runs."""
+    """Only events of this workflow's runs."""
 
 
 class NewWebhook(WebhookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A webhook to be made."""
+    """A webhook to create."""
 
 
 class WebhookUpdate(WebhookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A webhook as it is to be from now on."""
+    """The new values of a webhook."""
 
     disabled: bool = False
     revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-    """Of the one that was looked at."""
+    """The revision that was read."""
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook as it is shown."""
+    """A webhook."""
 
     id: str
     url: str
     secret: str
-    """A reference."""
+    """The reference to the secret."""
     types: list[str]
     workflow: str | None
     owner: str
     disabled: bool
-    """Nothing is sent: somebody switched it off, or its receiver answered 410."""
+    """Nothing is sent: it was disabled, or its receiver answered 410."""
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -77,26 +77,26 @@ class DeadNotice(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     webhook_id: str
-    """What the receiver would have got as `webhook-id`."""
+    """The `webhook-id` header of the event."""
     run_id: str
     type: str
     tries: int
     error: str | None
-    """What was wrong with the last try."""
+    """Why the last attempt failed."""
     created_at: datetime
     event: dict[str, Any]
-    """As it would have been sent."""
+    """The event as it would have been sent."""
 
 
 class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of the dead are tried again."""
+    """Which events to deliver again."""
 
     id: Annotated[str, msgspec.Meta(pattern=f"^{CURSOR_PATTERN}$")] | None = None
-    """One of them; null: all."""
+    """The id of one event; null: all."""
 
 
 class RetryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many are tried again."""
+    """How many events are delivered again."""
 
     retried: int
 
@@ -134,8 +134,7 @@ def _webhooks(request: ApiRequest) -> Webhooks:
 
 
 def _columns(request: ApiRequest, text: WebhookFields) -> dict[str, Any]:
-    """A webhook's columns, or what is wrong with it. (A text that is no reference may be the secret itself: it is not
-    repeated.)"""
+    """The checked columns of a webhook. A text that is not a reference may be the secret itself, so messages do not repeat it."""
     check_url(text.url, request.service.publisher.reach)
     problem = request.service.secrets.problem(text.secret, request.who.tenant)
     found = [] if problem is None else [Detail("secret", problem)]
@@ -159,9 +158,9 @@ async def list_webhooks(
     return await _webhooks(request).page(_view, limit, cursor)
 
 
-@post("/webhooks", summary="Be told of what happens", status_code=201)
+@post("/webhooks", summary="Create a webhook", status_code=201)
 async def create_webhook(request: ApiRequest, data: JSONBody[NewWebhook]) -> Response[Webhook]:
-    """From now on events are sent to this URL: CloudEvents in JSON, signed as Standard Webhooks has it."""
+    """From now on, events are sent to this URL as CloudEvents in JSON, signed like Standard Webhooks."""
 
     async def create() -> Webhook:
         row = await _webhooks(request).create(**_columns(request, data))
@@ -173,7 +172,7 @@ async def create_webhook(request: ApiRequest, data: JSONBody[NewWebhook]) -> Res
 
 @get("/webhooks/{webhook_id:str}", summary="A webhook")
 async def get_webhook(request: ApiRequest, webhook_id: FromPath[str]) -> Webhook:
-    """With the reference of its secret."""
+    """With the reference to its secret."""
     return _view(await _webhooks(request).find(webhook_id))
 
 
@@ -181,8 +180,7 @@ async def get_webhook(request: ApiRequest, webhook_id: FromPath[str]) -> Webhook
 async def update_webhook(
     request: ApiRequest, webhook_id: FromPath[str], data: JSONBody[WebhookUpdate]
 ) -> Webhook:
-    """Replace all that can be said of it. One that is switched on again is sent what happened meanwhile, as far as it is
-    kept."""
+    """Replace all of its fields. When it is enabled again, it gets the events since it was disabled, as far as they are kept."""
     webhooks = _webhooks(request)
     old = await webhooks.find(webhook_id)
     columns = _columns(request, data)
@@ -193,12 +191,12 @@ async def update_webhook(
 
 @delete("/webhooks/{webhook_id:str}", summary="Delete a webhook", status_code=204)
 async def delete_webhook(request: ApiRequest, webhook_id: FromPath[str]) -> None:
-    """With what it was still to be sent."""
+    """Its undelivered events are deleted, too."""
     await _webhooks(request).delete(webhook_id)
     request.service.publisher.refresh()
 
 
-@get("/webhooks/{webhook_id:str}/dead", summary="What could not be delivered")
+@get("/webhooks/{webhook_id:str}/dead", summary="Events that could not be delivered")
 async def list_dead(
     request: ApiRequest, webhook_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[DeadNotice]:
@@ -206,11 +204,11 @@ async def list_dead(
     return await _webhooks(request).page_of_dead(webhook_id, _dead, limit, cursor)
 
 
-@post("/webhooks/{webhook_id:str}/dead/retry", summary="Deliver the dead after all", status_code=200)
+@post("/webhooks/{webhook_id:str}/dead/retry", summary="Deliver such events again", status_code=200)
 async def retry_dead(
     request: ApiRequest, webhook_id: FromPath[str], data: JSONBody[RetryRequest | None] = None
 ) -> Response[RetryResult]:
-    """They are due at once, and have a day again."""
+    """They are due immediately, and are retried for a day."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
         count = await _webhooks(request).retry_dead(webhook_id, None if data is None else data.id)

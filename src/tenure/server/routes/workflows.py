@@ -1,6 +1,6 @@
-"""Workflows that can be started by name: registered, listed, looked at.
+"""Registered workflows, which can be started by name.
 
-Law: a version is what it was registered as, for good. Another document under the same version is refused.
+Law: a version never changes. Another document under the same version is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _KINDS = frozenset({_YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "ap
 
 @dataclass
 class _Document(Operation):
-    """The body is a document, not a structure of ours."""
+    """Describes the body, which is a document in YAML or JSON."""
 
     def __post_init__(self) -> None:
         text = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
@@ -49,7 +49,7 @@ class _Document(Operation):
 async def list_workflows(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[RegisteredWorkflow]:
-    """The tenant's own, and those that workers have registered for everybody."""
+    """The tenant's own workflows, and those that workers have registered for all tenants."""
     of = (request.who.tenant, "workflows", None)
     name, version = decode_place(cursor, of, tuple[str, str], ("", ""))
     items, last = await request.engine.workflows.page(name, version, limit)
@@ -58,7 +58,7 @@ async def list_workflows(
 
 @get("/workflows/{name:str}", summary="All versions of a workflow")
 async def get_workflow(request: ApiRequest, name: FromPath[str]) -> Page[RegisteredWorkflow]:
-    """Newest first; the tenant's own come before those for everybody."""
+    """Newest first; the tenant's own versions come before those for all tenants."""
     found = await request.engine.workflows.versions(name)
     if not found:
         raise TenureError("WORKFLOW_NOT_FOUND")
@@ -70,10 +70,10 @@ async def get_workflow(request: ApiRequest, name: FromPath[str]) -> Page[Registe
     summary="Register a workflow",
     status_code=201,
     operation_class=_Document,
-    responses={200: ResponseSpec(RegisteredWorkflow, description="It was registered already")},
+    responses={200: ResponseSpec(RegisteredWorkflow, description="This version was registered before")},
 )
 async def put_workflow(request: ApiRequest, name: FromPath[str]) -> Response[RegisteredWorkflow]:
-    """The body is its document: YAML, or the same as JSON. Without a `version` in it, its digest is that."""
+    """The body is the document, in YAML or JSON. If it has no `version`, its digest is the version."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise TenureError("UNSUPPORTED_MEDIA_TYPE", f"a workflow is sent as {_YAML} or application/json")
@@ -95,7 +95,7 @@ async def put_workflow(request: ApiRequest, name: FromPath[str]) -> Response[Reg
 
 
 class ConfirmWorkflowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is confirmed: a version as it was looked at."""
+    """The version that is confirmed, with its digest."""
 
     version: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
     digest: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -116,7 +116,7 @@ class ConfirmedWorkflow(RegisteredWorkflow, frozen=True, kw_only=True):
 async def confirm_workflow(
     request: ApiRequest, name: FromPath[str], data: JSONBody[ConfirmWorkflowRequest]
 ) -> ConfirmedWorkflow:
-    """Whoever registered it does not stand behind its runs from now on, for that reason alone."""
+    """From now on, the people who registered it are not involved in its runs for that reason alone."""
     made = await request.engine.confirmations.confirm_row("workflow", name, data.version, data.digest)
     request.engine.runtime.catalog.forget()
     return ConfirmedWorkflow(**msgspec.structs.asdict(show_workflow(made.row)), confirmed=made.people)

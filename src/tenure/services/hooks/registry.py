@@ -33,16 +33,16 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
 class HookFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be said of a hook."""
+    """The fields of a hook."""
 
     name: Name
     secrets: list[str]
     """References to one secret, or during a rotation to two, the newest first: `env:NAME` or `file:/PATH`."""
     rules: list[HookRule] = []
-    """What becomes of a delivery: the first rule that fits."""
+    """The first rule that matches decides what a delivery does."""
     workspace: Name = "default"
     owner: Name | None = None
-    """The id of the person its runs are asked for by; else whoever makes the hook."""
+    """The id of the person who requests its runs; by default the creator of the hook."""
     settings: HookSettings = HookSettings()
     disabled: bool = False
 

@@ -113,7 +113,7 @@ class RunnerLeases:
     def __init__(self, runtime: Runtime) -> None:
         self._store = runtime.store
         self._orchestrator = runtime.orchestrator
-        self._artifacts = runtime.artifacts
+        self._runtime = runtime
         self.credentials = LeaseCredentials(self._store)
         self.registration = RunnerRegistration(runtime)
         self._authorization = RunnerAuthorization(self._store)
@@ -345,7 +345,7 @@ class RunnerLeases:
             raise TenureError("INVALID_INPUT", f"the name does not match the body, whose digest is {digest}")
         detail = await self._detail(credential)
         late = _is_late(detail)
-        reference = await self._artifacts.put(body, ids.run_text(credential.run_id))
+        reference = await self._runtime.artifacts.put(body, ids.run_text(credential.run_id))
         if name != digest:
             printable = 0 < len(content_type) <= NAME_CHARS_MAX and content_type.isprintable()
             row = ArtifactRow(
@@ -383,7 +383,7 @@ class RunnerLeases:
         if name.startswith(_DIGEST):
             reference = msgspec.json.encode(ArtifactReference(digest=name, size=0, run=run))
             await self._authorization.check_reference(credential.tenant, reference)
-            return await self._artifacts.get(reference)
+            return await self._runtime.artifacts.get(reference)
         try:
             run_id = ids.run_int(run)
         except TenureError as wrong:
@@ -392,7 +392,7 @@ class RunnerLeases:
         if not found or found[0].tenant != credential.tenant:
             raise TenureError("ARTIFACT_NOT_FOUND", f"{run} has no artifact {name[:80]!r}")
         row = await find_artifact(self._store, run_id, name, step=step, attempt=attempt, late=late)
-        return await self._artifacts.get(artifact_reference(row))
+        return await self._runtime.artifacts.get(artifact_reference(row))
 
 
 _LEASE_FIELDS = tuple(name for name in Lease.__struct_fields__ if name in RemoteLeaseDetail.__struct_fields__)
