@@ -28,18 +28,18 @@ async def _page_of_open(request: ApiRequest, kind: str, limit: int, cursor: str 
     return make_page(items, of, last)
 
 
-@get("/approvals", summary="What people are asked, newest first")
+@get("/approvals", summary="Open questions to people, newest first")
 async def list_approvals(
     request: ApiRequest,
     run: Annotated[
-        str | None, QueryParameter(description="All questions of this run, the first one first.")
+        str | None, QueryParameter(description="All questions of this run, the oldest first.")
     ] = None,
     status: FromQuery[Status | None] = None,
     kind: FromQuery[Literal["approval", "proposal", "any"]] = "approval",
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Approval]:
-    """The open approvals; with `run` all of that run's, decided ones too, unless `status` says which."""
+    """The open approvals. With `run`, all approvals of that run, including decided ones, unless `status` selects some."""
     if run is None:
         if status not in (None, "requested"):
             raise TenureError(
@@ -56,7 +56,7 @@ async def list_approvals(
 
 @get("/approvals/{approval_id:str}", summary="A question to people")
 async def get_approval(request: ApiRequest, approval_id: FromPath[str]) -> Approval:
-    """What is asked, by whom, until when, and how far it is; `digest` and `revision` are repeated by who decides."""
+    """With its action, requester, deadline and decisions so far. A decision repeats its `digest` and `revision`."""
     return await request.engine.approvals.show(await request.engine.approvals.find(approval_id))
 
 
@@ -64,15 +64,15 @@ async def get_approval(request: ApiRequest, approval_id: FromPath[str]) -> Appro
 async def decide_approval(
     request: ApiRequest, approval_id: FromPath[str], data: JSONBody[DecisionRequest]
 ) -> DecisionResult:
-    """By a person who did not ask for the run. The same decision again changes nothing."""
+    """By a person who did not request the run. Repeating the same decision changes nothing."""
     return await request.engine.approvals.decide(
         request.who, await request.engine.approvals.find(approval_id), data
     )
 
 
-@post("/approvals/{approval_id:str}/withdraw", status_code=200, summary="Take one's own yes back")
+@post("/approvals/{approval_id:str}/withdraw", status_code=200, summary="Withdraw an approval")
 async def withdraw_approval(request: ApiRequest, approval_id: FromPath[str]) -> DecisionResult:
-    """While more people are asked, or until the action it is for is begun. Then people are asked again."""
+    """While other approvals are missing, or until the action begins. The question is then open again."""
     return await request.engine.approvals.withdraw(
         request.who, await request.engine.approvals.find(approval_id)
     )
@@ -82,13 +82,13 @@ async def withdraw_approval(request: ApiRequest, approval_id: FromPath[str]) -> 
 async def approve_run(
     request: ApiRequest, run_id: FromPath[str], data: JSONBody[DecisionRequest]
 ) -> DecisionResult:
-    """With none open: `{"advanced": false}`; with several, decide each at /approvals/{id}/decision."""
+    """Without an open approval: `{"advanced": false}`. If there are several, decide each at /approvals/{id}/decision."""
     return await request.engine.approvals.decide_only(request.who, run_id, data)
 
 
-@get("/inbox/stats", summary="How much waits for people")
+@get("/inbox/stats", summary="How many questions are open")
 async def inbox_stats(request: ApiRequest) -> InboxStats:
-    """Open approvals and proposals, and receipts to be settled, counted."""
+    """The counts of open approvals, open proposals and unknown receipts."""
     return await request.engine.approvals.inbox()
 
 
@@ -96,7 +96,7 @@ async def inbox_stats(request: ApiRequest) -> InboxStats:
 async def pending_proposals(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Approval]:
-    """What runs have proposed and nobody has decided, also of runs that have ended."""
+    """Proposals that nobody has decided, including those of runs that have ended."""
     return await _page_of_open(request, PROPOSAL, limit, cursor)
 
 
@@ -104,7 +104,7 @@ async def pending_proposals(
 async def decide_proposal(
     request: ApiRequest, proposal_id: FromPath[str], data: JSONBody[DecisionRequest]
 ) -> DecisionResult:
-    """Accept or reject it, also after its run's end."""
+    """Accept or reject it, also after its run has ended."""
     return await request.engine.approvals.decide(
         request.who, await request.engine.approvals.find(proposal_id, PROPOSAL), data
     )

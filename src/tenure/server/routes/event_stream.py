@@ -1,4 +1,4 @@
-"""Live status: what happens, as it happens."""
+"""Live status: events as a stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NewsType = Literal[
 @get(
     "/events/stream",
     media_type="text/event-stream",
-    summary="What happens, as it happens",
+    summary="A stream of events",
     response_headers=[ResponseHeader("Cache-Control", documentation_only=True)],
 )
 async def stream_events(
@@ -36,7 +36,7 @@ async def stream_events(
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
-            name="Last-Event-ID", description="Go on behind this event; browsers send it by themselves."
+            name="Last-Event-ID", description="Continue after this event; browsers send it automatically."
         ),
     ] = None,
     after: Annotated[
@@ -44,11 +44,13 @@ async def stream_events(
         QueryParameter(name="last_event_id", description="The same, for tools that cannot set the header."),
     ] = None,
     run: Annotated[
-        list[str] | None, QueryParameter(description="Only of these runs.", max_items=RUNS_MAX)
+        list[str] | None, QueryParameter(description="Only events of these runs.", max_items=RUNS_MAX)
     ] = None,
     type_: Annotated[
         list[NewsType] | None,
-        QueryParameter(name="type", description="Only of these types.", max_items=len(NOTIFICATION_TYPES)),
+        QueryParameter(
+            name="type", description="Only events of these types.", max_items=len(NOTIFICATION_TYPES)
+        ),
     ] = None,
 ) -> EventStream:
     """Server-sent events. Frames have `id` and `data`; `data` is one of
@@ -56,8 +58,8 @@ async def stream_events(
     `{"type":"proposal.created","proposalId":…}`, `{"type":"approval.requested","approvalId":…}` and
     `{"type":"approval.reminder","approvalId":…}`.
 
-    Whoever comes again with the id of the last event it got hears everything since, in order and once. 410 STREAM_RESET
-    says that this is not kept any more."""
+    A client that reconnects with the id of its last event gets everything since, in order and once. 410 STREAM_RESET says that these
+    events are no longer kept."""
     follower = request.service.follower
     listener = StreamListener(
         request.who.tenant,

@@ -40,25 +40,25 @@ ForCheckpoint = Annotated[
     str | None,
     QueryParameter(
         max_length=8_000,
-        description="The checkpoint that the proof is to lead to, as base64url; else the newest.",
+        description="The checkpoint of the proof, as base64url; by default the newest.",
     ),
 ]
 
 
 class SignedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that was signed."""
+    """A signed checkpoint."""
 
     size: int
     root: str
     """In hex."""
     note: str
-    """The whole, in the form of C2SP's tlog-checkpoint."""
+    """The whole checkpoint, in the format of C2SP's tlog-checkpoint."""
     key_id: str
     signed_at: datetime
 
 
 class ConsistencyProof(msgspec.Struct, frozen=True, kw_only=True, rename={"old": "from", "new": "to"}):
-    """That the ledger of one size begins with that of another (RFC 6962, 2.1.2)."""
+    """A proof that a ledger begins with an older ledger (RFC 6962, 2.1.2)."""
 
     old: int
     new: int
@@ -66,11 +66,11 @@ class ConsistencyProof(msgspec.Struct, frozen=True, kw_only=True, rename={"old":
     """In base64, in the order of the RFC."""
 
 
-@get("/evidence", summary="Bundles that were sealed, newest first")
+@get("/evidence", summary="Sealed bundles, newest first")
 async def list_bundles(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[EvidencePart]:
-    """The first part of each run's evidence; also of runs that were deleted since."""
+    """The first part of each run's evidence, including runs that were deleted since."""
     tenant, store = request.who.tenant, request.engine.store
     return await read_page(
         (tenant, "evidence", None),
@@ -88,7 +88,7 @@ async def list_bundles(
 async def list_evidence(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[EvidencePart]:
-    """Its bundle (part 0) and its supplements, by number; also of a run that was deleted since."""
+    """Its bundle (part 0) and its supplements, by number. Also for a run that was deleted since."""
     at = (request.who.tenant, f"evidence {run_id}", None)
     items = await request.engine.evidence.list(run_id)
     return page_of_list(items, lambda one: one.part, at, cursor, limit)
@@ -96,7 +96,7 @@ async def list_evidence(
 
 @get("/runs/{run_id:str}/evidence/{part:int}/bundle", summary="A bundle's zip", media_type="application/zip")
 async def get_bundle(request: ApiRequest, run_id: FromPath[str], part: FromPath[int]) -> Response[bytes]:
-    """The bytes that were sealed. That it was taken out is a line of the admin chain."""
+    """The bytes that were sealed. The audit chain records the download."""
     row = await _part(request, run_id, part)
     body = await load_bundle(request.engine.scope, row)
     name = file_name(run_id, row.no)
@@ -110,7 +110,7 @@ async def get_bundle(request: ApiRequest, run_id: FromPath[str], part: FromPath[
     media_type="application/json",
 )
 async def get_statement(request: ApiRequest, run_id: FromPath[str], part: FromPath[int]) -> Response[bytes]:
-    """The DSSE envelope that lies beside the zip."""
+    """The DSSE envelope that belongs to the zip."""
     row = await _part(request, run_id, part)
     return _file(f"{file_name(run_id, row.no)}.dsse.json", row.envelope, "application/json")
 
@@ -123,7 +123,7 @@ async def get_statement(request: ApiRequest, run_id: FromPath[str], part: FromPa
 async def get_proof(
     request: ApiRequest, run_id: FromPath[str], part: FromPath[int], checkpoint: ForCheckpoint = None
 ) -> Response[bytes]:
-    """In the form of C2SP's tlog-proof. NOT_READY where no checkpoint covers it yet."""
+    """In the format of C2SP's tlog-proof. NOT_READY if no checkpoint covers it yet."""
     row = await _part(request, run_id, part)
     try:
         note = None if checkpoint is None else base64.urlsafe_b64decode(checkpoint)
@@ -140,7 +140,7 @@ async def _part(request: ApiRequest, run_id: str, part: int) -> EvidenceRow:
     rows: list[EvidenceRow] = await engine.store.read("evidence_of", number)
     mine = [row for row in rows if row.tenant == engine.tenant]
     if not mine:
-        await engine.scope.reader.row(number)  # another tenant's run looks exactly like none
+        await engine.scope.reader.row(number)  # another tenant's run looks exactly like a missing one
     found = next((row for row in mine if row.no == part), None)
     if found is not None:
         return found
@@ -157,7 +157,7 @@ def _file(name: str, body: bytes, kind: str) -> Response[bytes]:
 async def list_checkpoints(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[SignedCheckpoint]:
-    """Keep them where nobody who can write the database can write."""
+    """Keep copies where nobody who can write the database can write."""
     tenant, store = request.who.tenant, request.engine.store
     return await read_page(
         (tenant, "checkpoints", None),
@@ -192,10 +192,10 @@ async def get_leaf_proof(
     index: Annotated[int, QueryParameter(ge=0, le=_SIZE_MAX, description="The leaf, from 0.")],
     size: Annotated[
         int | None,
-        QueryParameter(ge=1, le=_SIZE_MAX, description="Of the checkpoint; else the newest."),
+        QueryParameter(ge=1, le=_SIZE_MAX, description="The size of the checkpoint; by default the newest."),
     ] = None,
 ) -> Response[str]:
-    """In the form of C2SP's tlog-proof; `extra` is the leaf. Of a run: GET /runs/{id}/evidence/{part}/proof."""
+    """In the format of C2SP's tlog-proof; `extra` is the leaf. For a run, see GET /runs/{id}/evidence/{part}/proof."""
     store, book = request.engine.store, TenantLedger(request.engine.store, request.who.tenant)
     leaves: list[LedgerLeafRow] = await store.read("leaves_after", book.tenant, index - 1, 1)
     if not leaves or leaves[0].pos != index:
@@ -219,14 +219,14 @@ async def get_consistency(
         int, QueryParameter(name="to", ge=0, le=_SIZE_MAX, description="The size of the newer one.")
     ],
 ) -> ConsistencyProof:
-    """Between two sizes."""
+    """Between two checkpoints, by their sizes."""
     found = await TenantLedger(request.engine.store, request.who.tenant).consistency(old, new)
     return ConsistencyProof(old=old, new=new, hashes=[base64.b64encode(one).decode() for one in found])
 
 
-@get("/ledger/trust", summary="The keys that sign here, as a trust file")
+@get("/ledger/trust", summary="The signing keys, as a trust file")
 async def get_trust(request: ApiRequest) -> TrustFile:
-    """For `tenure verify --trust`. Compare it with a copy that you got another way."""
+    """For `tenure verify --trust`. Compare it with a copy from another source."""
     return (await SigningKeys(request.engine.store).trust()).file()
 
 

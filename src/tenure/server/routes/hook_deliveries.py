@@ -30,15 +30,15 @@ from tenure.shapes.hooks import HookSettings
 
 _ANSWERS = {
     200: ResponseSpec(
-        DeliveryStatus, description="A repeat, with its run; or nothing was to be done, or it failed"
+        DeliveryStatus, description="A repeat with its run, or no rule matched, or the delivery failed"
     ),
-    202: ResponseSpec(DeliveryStatus, description="It is taken down, and its run is being made"),
+    202: ResponseSpec(DeliveryStatus, description="The delivery is stored, and its run is being created"),
 }
 _DECISIONS = {"tenure.approve": "approve", "tenure.reject": "reject"}
 
 
 class SlackReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What Slack shows, to the person who typed or clicked only."""
+    """A message that Slack shows only to the person who typed or clicked."""
 
     response_type: str = "ephemeral"
     text: str
@@ -55,9 +55,11 @@ async def _verify(request: ApiRequest, kind: str, hook_id: str) -> tuple[HookRow
     return hook, headers, body
 
 
-@post("/hooks/github/{hook_id:str}", summary="GitHub tells of an event", status_code=201, responses=_ANSWERS)
+@post(
+    "/hooks/github/{hook_id:str}", summary="Receive an event of GitHub", status_code=201, responses=_ANSWERS
+)
 async def receive_github(request: ApiRequest, hook_id: FromPath[str]) -> Response[DeliveryStatus]:
-    """201 with the run; 202 while it is being made; 200 for a ping, a repeat, and what no rule fits."""
+    """201 with the run; 202 while it is being created; 200 for a ping, for a repeat, and if no rule matches."""
     hook, headers, body = await _verify(request, "github", hook_id)
     settings = msgspec.json.decode(hook.settings, type=HookSettings)
     read = await run_sized(body, events.parse_github, headers, body, by_letter=settings.same_pr_within_5s)
@@ -68,12 +70,12 @@ async def receive_github(request: ApiRequest, hook_id: FromPath[str]) -> Respons
 
 @post(
     "/hooks/generic/{hook_id:str}",
-    summary="A Standard Webhook or a CloudEvent",
+    summary="Receive a Standard Webhook or a CloudEvent",
     status_code=201,
     responses=_ANSWERS,
 )
 async def receive_generic(request: ApiRequest, hook_id: FromPath[str]) -> Response[DeliveryStatus]:
-    """Signed as Standard Webhooks are; a CloudEvent may come as JSON or in `ce-` headers. Answers as for GitHub."""
+    """Signed like a Standard Webhook. A CloudEvent is JSON or has `ce-` headers. The answers are those for GitHub."""
     hook, headers, body = await _verify(request, "generic", hook_id)
     read = await run_sized(body, events.parse_generic, hook.id, headers, body)
     await request.service.hook_verifier.check_one_event(hook, read)
@@ -83,9 +85,9 @@ async def receive_generic(request: ApiRequest, hook_id: FromPath[str]) -> Respon
 # --------------------------------------------------------------------------------------------------- Slack
 
 
-@post("/hooks/slack/{hook_id:str}/commands", summary="A command typed in Slack", status_code=200)
+@post("/hooks/slack/{hook_id:str}/commands", summary="Receive a command of Slack", status_code=200)
 async def receive_slack_command(request: ApiRequest, hook_id: FromPath[str]) -> SlackReply:
-    """`/command link` hands out a code by which a person links this account; anything else goes by the hook's rules."""
+    """`/command link` returns a code to link the account with a person. The hook's rules decide about every other command."""
     hook, headers, body = await _verify(request, "slack", hook_id)
     fields = await run_sized(body, events.decode_form, body)
     if "ssl_check" in fields:
@@ -105,7 +107,7 @@ async def receive_slack_command(request: ApiRequest, hook_id: FromPath[str]) -> 
         if person is None:
             return _not_linked(read.event)
     received = await request.service.intake.receive(hook, read)
-    text, account = _told_of(read.event, received), events.slack_account(fields)
+    text, account = _describe_delivery(read.event, received), events.slack_account(fields)
     if received.run_id and not await request.service.identity.find_account_links(hook.tenant, account):
         text += f"\nNobody can approve this run: this Slack account is not linked. Link it (`{read.event} link`), then start a new run."
     return SlackReply(text=text)
@@ -128,7 +130,7 @@ def _not_linked(command: str) -> SlackReply:
     )
 
 
-def _told_of(command: str, received: DeliveryStatus) -> str:
+def _describe_delivery(command: str, received: DeliveryStatus) -> str:
     if received.run_id is not None:
         return f"{'Already started' if received.duplicate else 'Started'}: {received.run_id}"
     return {
@@ -137,7 +139,7 @@ def _told_of(command: str, received: DeliveryStatus) -> str:
     }.get(received.status, f"{command} could not be carried out: {received.note}")
 
 
-@post("/hooks/slack/{hook_id:str}/actions", summary="A click in Slack", status_code=200)
+@post("/hooks/slack/{hook_id:str}/actions", summary="Receive a click in Slack", status_code=200)
 async def receive_slack_action(request: ApiRequest, hook_id: FromPath[str]) -> SlackReply:
     """The buttons `tenure.approve` and `tenure.reject`, with the value `{approval id}:{revision}:{digest}`."""
     hook, headers, body = await _verify(request, "slack", hook_id)
@@ -156,7 +158,7 @@ async def receive_slack_action(request: ApiRequest, hook_id: FromPath[str]) -> S
         )
         if person is None:
             return _not_linked("/tenure")
-        return SlackReply(text=await _decided(request, person, _DECISIONS[name], clicked.get("value")))
+        return SlackReply(text=await _decide(request, person, _DECISIONS[name], clicked.get("value")))
     except TenureError as refused:
         return _refused(refused)
 
@@ -173,7 +175,7 @@ def _id(said: dict[str, Any], word: str) -> str:
     return str(value.get("id", "")) if isinstance(value, dict) else ""
 
 
-async def _decided(request: ApiRequest, person: PersonRow, decision: str, value: Any) -> str:
+async def _decide(request: ApiRequest, person: PersonRow, decision: str, value: Any) -> str:
     """Decide as a person (law 3). The approval's revision and digest are those of the message that was clicked."""
     parts = value.rsplit(":", 2) if isinstance(value, str) else []
     if len(parts) != 3 or not parts[1].isdecimal() or len(parts[1]) > 9:

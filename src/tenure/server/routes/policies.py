@@ -29,37 +29,37 @@ _DIGITS_MAX = 9
 
 
 class NewPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy to be published."""
+    """A policy to publish."""
 
     text: Text
-    """The YAML file; docs/policy.md says what it may have."""
+    """The YAML document; see docs/policy.md."""
 
 
 class ActivationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What has become of a version that somebody wants to be active."""
+    """The state of a version after the request."""
 
     state: Literal["proposed", "active"]
-    """`proposed`: another person has to say the same."""
+    """`proposed`: a second person has to send the same request."""
     policy: PolicyVersion
 
 
 class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy to be tried on what was decided already."""
+    """A policy to evaluate on past actions."""
 
     text: Text
     since_seconds: Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)] = 7 * 86_400
-    """How far to look back."""
+    """How far to look back, in seconds."""
 
 
 class FreezeScope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is frozen or thaws: a workflow, a connector, or (where neither is named) all of the tenant's."""
+    """What to freeze or thaw: a workflow, a connector, or the whole tenant if neither is named."""
 
     workflow: Name | None = None
     connector: Name | None = None
 
     @property
     def text(self) -> str:
-        """As it is kept."""
+        """The stored form: `*`, `wf:WORKFLOW` or `cn:CONNECTOR`."""
         if self.workflow is not None and self.connector is not None:
             what = "name a workflow or a connector, not both"
             raise TenureError("INVALID_INPUT", what, (Detail("connector", what),))
@@ -69,12 +69,12 @@ class FreezeScope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ThawResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What has become of something that somebody wants to thaw."""
+    """The freezes after the request."""
 
     state: Literal["proposed", "thawed"]
-    """`proposed`: another person has to say the same."""
+    """`proposed`: a second person has to send the same request."""
     frozen: list[Freeze]
-    """What still is."""
+    """All that is still frozen."""
 
 
 def _policies(request: ApiRequest) -> Policies:
@@ -98,8 +98,8 @@ async def list_policies(
 
 @post("/policies", summary="Publish a policy", status_code=201)
 async def publish_policy(request: ApiRequest, data: JSONBody[NewPolicy]) -> Response[PolicyVersion]:
-    """It is checked against the connectors of this server (where it has any), kept as the next version, and changes nothing until
-    it is active. The same text again is the same version."""
+    """The policy is checked, also against the connectors of this server if it has any, and stored as the next version. It has no effect
+    until it is active. The same text again is the same version."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
         made, is_new = await _policies(request).publish(data.text)
@@ -108,9 +108,9 @@ async def publish_policy(request: ApiRequest, data: JSONBody[NewPolicy]) -> Resp
     return await idempotent(request, operation)
 
 
-@post("/policies/shadow", summary="What another policy would have decided", status_code=200)
+@post("/policies/shadow", summary="What a policy would have decided", status_code=200)
 async def shadow_policy(request: ApiRequest, data: JSONBody[ShadowRequest]) -> ShadowReport:
-    """It is asked about the tenant's newest decisions, and changes nothing; it need not be published."""
+    """Evaluates a policy on the tenant's newest decisions. It changes nothing, and the policy need not be published."""
     return await _policies(request).shadow(data.text, data.since_seconds)
 
 
@@ -122,8 +122,8 @@ async def get_policy(request: ApiRequest, version: FromPath[str]) -> PolicyText:
 
 @post("/policies/{version:str}/activate", summary="Make a version active", status_code=200)
 async def activate_policy(request: ApiRequest, version: FromPath[str]) -> Response[ActivationResult]:
-    """The first person (an admin) proposes it, a second one (an admin or an approver) makes it active by the same request. It
-    counts from the next INTENT on."""
+    """The first person (an admin) proposes it; a second person (an admin or approver) makes it active with the same request. It applies from
+    the next action on."""
     person = require_person(request.who)
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
@@ -135,18 +135,18 @@ async def activate_policy(request: ApiRequest, version: FromPath[str]) -> Respon
     return await idempotent(request, operation)
 
 
-@post("/policies/{version:str}/withdraw", summary="Take back a proposal", status_code=200)
+@post("/policies/{version:str}/withdraw", summary="Withdraw a proposal", status_code=200)
 async def withdraw_policy(request: ApiRequest, version: FromPath[str]) -> PolicyVersion:
-    """Of a version that somebody wants to be active."""
+    """Withdraws the proposal to activate a version."""
     require_person(request.who)
     return await _policies(request).withdraw(_version(version))
 
 
-@get("/runs/{run_id:str}/decisions", summary="What policies said of a run's actions")
+@get("/runs/{run_id:str}/decisions", summary="Policy decisions about a run's actions")
 async def list_decisions(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[PolicyDecision]:
-    """In the order in which they were said, with the version, the rules and the reasons of each."""
+    """In order, with the version, the rules and the reasons of each decision."""
     views = await _policies(request).list_decisions(run_id)
     at = (request.who.tenant, f"decisions {run_id}", None)
     return page_of_list(views, lambda one: one.no, at, cursor, limit)
@@ -156,7 +156,7 @@ async def list_decisions(
 async def list_freezes(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Freeze]:
-    """The tenant as a whole first, then connectors and workflows by name."""
+    """The whole tenant first, then connectors and workflows by name."""
     found = await _policies(request).list_freezes()
     at = (request.who.tenant, "freezes", None)
     return page_of_list(found, lambda one: f"{one.scope} {one.name}", at, cursor, limit)
@@ -164,13 +164,13 @@ async def list_freezes(
 
 @post("/freezes", summary="Freeze actions", status_code=200)
 async def freeze(request: ApiRequest, data: JSONBody[FreezeScope]) -> list[Freeze]:
-    """From the next commit on nothing of it is called; what was called before goes on. All that is frozen then."""
+    """From the next commit on, no such action is called; calls under way continue. Returns all freezes."""
     return await _policies(request).freeze(data.text)
 
 
 @post("/freezes/thaw", summary="Thaw actions", status_code=200)
 async def thaw(request: ApiRequest, data: JSONBody[FreezeScope]) -> ThawResult:
-    """The first person (an admin) proposes it, a second one (an admin or an approver) makes it so by the same request."""
+    """The first person (an admin) proposes it; a second person (an admin or approver) thaws it with the same request."""
     state, frozen = await _policies(request).thaw(
         data.text, require_person(request.who), may_propose="admin" in request.who.roles
     )

@@ -39,51 +39,52 @@ from tenure.shapes.receipts import Receipt
 from tenure.shapes.runs import RunCreated
 from tenure.shapes.undo import UndoResult, UndoRun
 
-AddedUp = Annotated[CostGrouping, QueryParameter(description="What is added up; `tenant`: just in all.")]
+AddedUp = Annotated[CostGrouping, QueryParameter(description="The groups of the sums; `tenant`: one sum.")]
 Since = Annotated[
     str | None,
     QueryParameter(
         max_length=40,
-        description="From this UTC day on (a date, or a moment of it); else of the last thirty days.",
+        description="From this UTC day on (a date, or a time on it); by default the last thirty days.",
     ),
 ]
 Until = Annotated[
-    str | None, QueryParameter(max_length=40, description="Up to this UTC day, which counts too; else today.")
+    str | None,
+    QueryParameter(max_length=40, description="Up to and including this UTC day; by default today."),
 ]
 
 
 class SettleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an unknown action ended."""
+    """The outcome of an action."""
 
     outcome: Literal["done", "not_done", "retry"]
-    """It was done; it was not; or call again, because doing it twice would be no harm."""
+    """It was done, it was not done, or it is to be called again because doing it twice is harmless."""
     result: Any = None
-    """Of one that was done: what the service would have answered, for the workflow."""
+    """If it was done: what the service would have answered, for the workflow."""
     reason: str | None = None
-    """How that is known."""
+    """How the outcome is known."""
 
 
 class SettleResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A receipt after it."""
+    """The receipt's state after the request."""
 
     id: str
     run_id: str
     state: str
     again: bool
-    """Whether this person had said the same before."""
+    """Whether this person had given the same answer before."""
 
 
-@get("/receipts", summary="Actions nobody knows the end of, newest first")
+@get("/receipts", summary="Actions of unknown outcome, newest first")
 async def list_receipts(
     request: ApiRequest,
     state_: Annotated[
         Literal["unknown"],
-        QueryParameter(name="state", description="Over all runs only unknown ones are listed."),
+        QueryParameter(name="state", description="Only unknown ones are listed over all runs."),
     ] = "unknown",
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Receipt]:
-    """What a person has to settle, also of runs that have ended. `GET /runs/{run_id}/receipts` has those of other states."""
+    """Actions that a person has to settle, also of runs that have ended. `GET /runs/{run_id}/receipts` lists the other states."""
     of = (request.who.tenant, f"receipts {state_}", None)
     place = decode_place(cursor, of, QuestionPlace, (FOREVER_US, 0, 0))
     items, last = await request.engine.receipts.unknown_page(place, limit)
@@ -92,15 +93,15 @@ async def list_receipts(
 
 @get("/receipts/{receipt_id:str}", summary="A receipt")
 async def get_receipt(request: ApiRequest, receipt_id: FromPath[str]) -> Receipt:
-    """What was asked of which service, under which key, when, and what became of it as far as anybody knows."""
+    """The service, the request, its key and times, and its outcome if it is known."""
     return await request.engine.receipts.get(receipt_id)
 
 
-@post("/receipts/{receipt_id:str}/settle", status_code=200, summary="Say how an unknown action ended")
+@post("/receipts/{receipt_id:str}/settle", status_code=200, summary="Settle an action of unknown outcome")
 async def settle_receipt(
     request: ApiRequest, receipt_id: FromPath[str], data: JSONBody[SettleRequest]
 ) -> SettleResult:
-    """By an approver who does not stand behind the run. `done` and `not_done` can be said after the run's end, too."""
+    """By an approver who is not involved in the run. `done` and `not_done` are accepted after the run's end, too."""
     check_person(request.who)
     row = await request.engine.receipts.find(receipt_id)
     if data.result is not None and data.outcome != "done":
@@ -123,11 +124,11 @@ async def settle_receipt(
     )
 
 
-@get("/runs/{run_id:str}/receipts", summary="What a run did to the world")
+@get("/runs/{run_id:str}/receipts", summary="The receipts of a run")
 async def run_receipts(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Receipt]:
-    """All its receipts, the first one first."""
+    """All receipts of the run, the oldest first."""
     found = await request.engine.receipts.list(run_id)
     return page_of_list(
         found, lambda one: one.no, (request.who.tenant, f"receipts of {run_id}", None), cursor, limit
@@ -135,12 +136,12 @@ async def run_receipts(
 
 
 class UndoRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be undone."""
+    """What to undo."""
 
     step: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)] | None = None
-    """A step's name or an act's label; without it everything the run did."""
+    """The name of a step or the label of an action; by default everything that the run did."""
     dry_run: bool = False
-    """Only say what would be done."""
+    """Whether to return what would be done, and do nothing."""
 
 
 class UndoLog(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,13 +154,13 @@ class UndoLog(msgspec.Struct, frozen=True, kw_only=True):
     "/runs/{run_id:str}/undo",
     summary="Undo what a run did",
     status_code=201,
-    responses={**IN_PROCESS, 200: ResponseSpec(UndoResult, description="What would be done: a dry run")},
+    responses={**IN_PROCESS, 200: ResponseSpec(UndoResult, description="A dry run: what would be done")},
 )
 async def undo_run(
     request: ApiRequest, run_id: FromPath[str], data: JSONBody[UndoRequest | None] = None
 ) -> Response[RunCreated | UndoResult]:
-    """Take back what a finished run did, as far as its receipts say how: a run of its own, newest action first, governed
-    and receipted like any other."""
+    """Undo what a finished run did, as far as its receipts say how. A new run does this, newest action first, with policies and receipts
+    like any other."""
     engine, asked = request.engine, data or UndoRequest()
     number = ids.run_int(run_id)
 
@@ -173,13 +174,13 @@ async def undo_run(
 
 @get("/runs/{run_id:str}/undo", summary="A run's compensation log")
 async def list_undos(request: ApiRequest, run_id: FromPath[str]) -> UndoLog:
-    """The runs that undo what a run did, and what became of each action."""
+    """The runs that undo what the run did, with the outcome of each action."""
     return UndoLog(items=await request.engine.undos.list(run_id))
 
 
 @get("/runs/{run_id:str}/costs", summary="What a run has spent")
 async def get_costs(request: ApiRequest, run_id: FromPath[str]) -> RunCosts:
-    """Per provider, model and currency, and against its budget. What its children spend is theirs."""
+    """By provider, model and currency, and compared with its budget. The costs of its children are not included."""
     return await request.engine.costs.get(run_id)
 
 
@@ -187,8 +188,8 @@ async def get_costs(request: ApiRequest, run_id: FromPath[str]) -> RunCosts:
 async def list_costs(
     request: ApiRequest, by: AddedUp = "workflow", since: Since = None, until: Until = None
 ) -> CostReport:
-    """Added up by workflow, provider, model or day, or just in all (`by=tenant`); each currency by itself. The dearest come first,
-    days the newest first. Runs that retention has deleted are not counted any more: their evidence has what they cost."""
+    """Sums by workflow, provider, model or day, or one sum (`by=tenant`), for each currency. The most expensive come first; days are newest
+    first. Runs that retention has deleted are not included: their evidence has their costs."""
     return await request.engine.costs.report(by=by, since=_when("since", since), until=_when("until", until))
 
 

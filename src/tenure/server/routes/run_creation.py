@@ -1,4 +1,4 @@
-"""Starting runs: one, many at once, an agent's."""
+"""Starting runs: one, a batch, or an agent's run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def create_run(request: ApiRequest) -> Response[RunCreated]:
 
 @post("/agents/run", summary="Start an agent's run", status_code=201)
 async def run_agent(request: ApiRequest, data: JSONBody[StartRun]) -> Response[RunCreated]:
-    """Start a run under the profile agent-runs. It is `requested`; what becomes of it is at `/runs/{id}/status`."""
+    """Start a run under the profile agent-runs. Its first status is `requested`; `/runs/{id}/status` has the current one."""
     if data.profile not in (None, AGENTS):
         raise TenureError("INVALID_INPUT", f"an agent's run has the profile {AGENTS}, not {data.profile!r}")
     wanted = await keyed(request)
@@ -83,37 +83,37 @@ class RunBatchItem(StartRun, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A run of a batch."""
 
     idempotency_key: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
-    """As the header of that name with `POST /runs`: the same key there is the same run."""
+    """Like the header of that name of `POST /runs`: the same key is the same run there, too."""
 
 
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Runs that are asked for at once."""
+    """Runs to start."""
 
     items: Annotated[list[RunBatchItem], msgspec.Meta(min_length=1, max_length=BATCH_MAX)]
 
 
 class RunBatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one of them."""
+    """The result of one run of a batch."""
 
     status: int
-    """As `POST /runs` would have answered."""
+    """The status that `POST /runs` would have answered."""
     run: RunCreated | None = None
     error: ApiError | None = None
     replayed: bool = False
-    """Whether its key had made this run before."""
+    """Whether the key had created this run before."""
 
 
 class RunBatchResults(msgspec.Struct, frozen=True, kw_only=True):
-    """A result for each, in their order."""
+    """A result for each run, in order."""
 
     results: list[RunBatchResult]
 
 
 @post("/runs/batch", summary="Start many runs", status_code=200, responses=IN_PROCESS)
 async def create_runs(request: ApiRequest, data: JSONBody[RunBatch]) -> Response[RunBatchResults]:
-    """Start up to 500 runs at once: a result for each, in order. Each has its own fate, and its own key.
+    """Start up to 500 runs. There is a result for each, in order: each succeeds or fails by itself, and may have its own key.
 
-    A key in the headers is the whole batch's: the same batch again gets the same results.
+    A key in the headers is for the whole batch: the same batch again gets the same results.
     """
     raw: list[dict[str, Any]] = (await request.value())["items"]
 

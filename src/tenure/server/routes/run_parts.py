@@ -1,4 +1,4 @@
-"""The parts of a run: its steps and their tries, its history, logs, checkpoints and artifacts, and why it does not move."""
+"""The parts of a run: steps and attempts, history, logs, checkpoints, artifacts, and why the run makes no progress."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ArtifactAttempt = Annotated[
 ]
 ArtifactLate = Annotated[
     bool | None,
-    QueryParameter(description="true: what came after the lease's end; false: what came in time."),
+    QueryParameter(description="true: uploaded after the lease's end; false: uploaded in time."),
 ]
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,80}/[A-Za-z0-9!#$&^_.+-]{1,80}(?:; ?charset=[A-Za-z0-9-]{1,40})?")
 _CHUNK = 1_000
@@ -77,7 +77,7 @@ async def list_steps(
     return page_of_list(items, lambda one: f"{one.within or ''} {one.name}", at, cursor, limit)
 
 
-@get("/runs/{run_id:str}/steps/{key:str}/attempts", summary="The tries of a step")
+@get("/runs/{run_id:str}/steps/{key:str}/attempts", summary="The attempts of a step")
 async def list_attempts(
     request: ApiRequest,
     run_id: FromPath[str],
@@ -85,14 +85,14 @@ async def list_attempts(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Attempt]:
-    """First one first. The key is percent-encoded: `plan/review#2` is `plan%2Freview%232`."""
+    """The first attempt first. The key is percent-encoded: `plan/review#2` is `plan%2Freview%232`."""
     key = step_key(request.scope)
     items = await read_attempts(request.engine.store, await _run_number(request, run_id), key)
     of = (request.who.tenant, f"attempts {run_id}", key)
     return page_of_list(items, lambda one: one.n, of, cursor, limit)
 
 
-@get("/runs/{run_id:str}/steps/{key:str}/logs", summary="What a step has logged")
+@get("/runs/{run_id:str}/steps/{key:str}/logs", summary="The log of a step")
 async def list_step_logs(
     request: ApiRequest,
     run_id: FromPath[str],
@@ -107,7 +107,7 @@ async def list_step_logs(
     return await _logs(request, run_id, key, after, limit, cursor)
 
 
-@get("/runs/{run_id:str}/logs", summary="What a run has logged")
+@get("/runs/{run_id:str}/logs", summary="The log of a run")
 async def list_logs(
     request: ApiRequest,
     run_id: FromPath[str],
@@ -115,7 +115,7 @@ async def list_logs(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[RunLogLine]:
-    """In order; to follow a log, ask again `after` the last number."""
+    """In order. To follow a log, send the request again with `after` the last number."""
     return await _logs(request, run_id, None, after, limit, cursor)
 
 
@@ -135,11 +135,11 @@ async def _logs(
     return make_page(found[:limit], of, [found[limit - 1].no] if len(found) > limit else None)
 
 
-@get("/runs/{run_id:str}/tries", summary="The tries of a run's steps that did not succeed")
+@get("/runs/{run_id:str}/tries", summary="The failed attempts of a run")
 async def list_tries(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[FailedAttempt]:
-    """What failed or was lost, and who took over, in order of time."""
+    """Attempts that failed or were lost, and the workers that took over, in order of time."""
     items = await request.engine.scope.reader.tries(ids.run_int(run_id))
     at = (request.who.tenant, f"tries {run_id}", None)
     return page_of_list(items, lambda one: [one.step, one.attempt, one.state], at, cursor, limit)
@@ -153,7 +153,7 @@ async def list_events(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Event]:
-    """In order, each with the hash that chains it to the one before."""
+    """In order. Each event has the hash that chains it to the event before."""
     of = (request.who.tenant, f"events {run_id}", None)
     [after] = decode_place(cursor, of, tuple[Int31], (after,))
     found = await request.engine.scope.reader.events(ids.run_int(run_id), after=after, limit=limit + 1)
@@ -168,7 +168,7 @@ async def list_checkpoints(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Checkpoint | CheckpointDocument]:
-    """What its steps have recorded, in the order of recording."""
+    """The results that its steps have recorded, in order."""
     engine, number = request.engine, await _run_number(request, run_id)
     at = (request.who.tenant, f"checkpoints {run_id}", profile)
     if profile == run_documents.PROFILE:
@@ -182,9 +182,9 @@ async def list_checkpoints(
     return page_of_list(items, lambda one: [one.step, one.key], at, cursor, limit)
 
 
-@get("/runs/{run_id:str}/why", summary="Why a run does not move")
+@get("/runs/{run_id:str}/why", summary="Why a run makes no progress")
 async def get_why(request: ApiRequest, run_id: FromPath[str]) -> Explanation:
-    """In one reason: what would have to change first."""
+    """One reason: what has to change first."""
     return await request.engine.runs.explain(run_id)
 
 
@@ -195,7 +195,7 @@ async def get_why(request: ApiRequest, run_id: FromPath[str]) -> Explanation:
 async def list_run_artifacts(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Artifact]:
-    """By name, step and attempt; those that came late too."""
+    """By name, step and attempt, including late ones."""
     store, number = request.engine.store, await _run_number(request, run_id)
     return await read_page(
         (request.who.tenant, f"artifacts {run_id}", None),
@@ -213,7 +213,7 @@ async def list_run_artifacts(
     "/runs/{run_id:str}/artifacts/{name:path}",
     summary="An artifact's bytes",
     media_type="*/*",
-    responses={304: ResponseSpec(data_container=None, description="It has this digest still")},
+    responses={304: ResponseSpec(data_container=None, description="The digest has not changed")},
 )
 async def get_artifact(
     request: ApiRequest,
@@ -222,8 +222,8 @@ async def get_artifact(
     attempt: ArtifactAttempt = None,
     late: ArtifactLate = None,
 ) -> Response[bytes]:
-    """The accepted file of this name. Where several steps have one: 409 ARTIFACT_AMBIGUOUS. Always to be saved, never to be shown
-    in place: what it holds is a runner's, not ours."""
+    """The accepted file with this name. If several steps have one, the answer is 409 ARTIFACT_AMBIGUOUS. Browsers save it and never
+    display it, because its content comes from a runner."""
     number, wanted = await _run_number(request, run_id), decode_rest_of_path(request.scope, 3)
     line = await find_artifact(request.engine.store, number, wanted, step=step, attempt=attempt, late=late)
     tag = f'"{line.digest}"'

@@ -93,17 +93,17 @@ async def _claim(request: ApiRequest, data: p.ClaimRequest) -> list[p.GrantedLea
     return [GRANTED_LEASE.encode(lease, {"token": token}) for lease, token in granted]
 
 
-@post("/runner/claim", status_code=200, summary="Take steps to work on")
+@post("/runner/claim", status_code=200, summary="Claim steps")
 async def claim_steps(request: ApiRequest, data: JSONBody[p.ClaimRequest]) -> p.ClaimReply:
-    """Take up to `max` steps of the key's tenant that need one of these capabilities, and wait for some when there are
-    none. The same `claim_id` again returns the same leases, as far as they are still live, and no others."""
+    """Lease up to `max` steps of the key's tenant that need one of these capabilities; wait if there are none. The same `claim_id` again
+    returns the same leases, as far as they have not ended, and no others."""
     leases = await _claim(request, data)
     return p.ClaimReply(leases=leases, now=to_datetime(await request.service.leases.now_us()))
 
 
-@post("/runner/messages", status_code=200, summary="Send many messages of many leases")
+@post("/runner/messages", status_code=200, summary="Send a batch of messages")
 async def send_messages(request: ApiRequest, data: JSONBody[p.MessageBatch]) -> p.MessageBatchReply:
-    """Carry out messages, in order for each lease, and then a claim; one answer for each message, in order."""
+    """Carries out the messages, in order for each lease, and then a claim. There is one answer for each message, in order."""
     if len(data.messages) > p.MESSAGES_MAX:
         raise TenureError("INVALID_INPUT", f"a request has at most {p.MESSAGES_MAX} messages")
     if data.claim is not None:
@@ -114,7 +114,7 @@ async def send_messages(request: ApiRequest, data: JSONBody[p.MessageBatch]) -> 
     return p.MessageBatchReply(answers=answers, leases=leases, now=now)
 
 
-@get("/runner/leases/{lease_id:str}", summary="What a lease's holder goes on from")
+@get("/runner/leases/{lease_id:str}", summary="What the holder of a lease resumes from")
 async def get_lease(
     request: ApiRequest,
     lease_id: FromPath[str],
@@ -122,7 +122,7 @@ async def get_lease(
         bool, QueryParameter(description="With the run's input and the outputs of its steps.")
     ] = False,
 ) -> p.LeaseState:
-    """Its input, what its step has recorded and waited for, and the events that nobody has taken yet."""
+    """The input, the checkpoints, waits and actions of the step, and the events that no wait has taken yet."""
     leases = request.service.leases
     held = await leases.read_records(await _check_lease(request, lease_id))
     facts = None
@@ -158,7 +158,7 @@ async def get_lease(
     )
 
 
-@get("/runner/leases/{lease_id:str}/waits", summary="What a lease's step waits and waited for")
+@get("/runner/leases/{lease_id:str}/waits", summary="The waits of a lease's step")
 async def list_lease_waits(
     request: ApiRequest,
     lease_id: FromPath[str],
@@ -167,7 +167,7 @@ async def list_lease_waits(
         int, QueryParameter(description="The highest number.", ge=0, le=INTEGER_MAX)
     ] = INTEGER_MAX,
 ) -> list[p.OpenedWait]:
-    """Its waits from one number to another, with their answers."""
+    """The waits from one number to another, with their results."""
     credential = await _check_lease(request, lease_id)
     rows = await request.service.leases.read_waits(credential, first, last)
     return [WAIT.encode(row) for row in rows]
@@ -180,7 +180,7 @@ def _verb(verb: str, body: type[p.RunnerMessage]) -> HTTPRouteHandler:
     handle.__annotations__ = {
         "request": ApiRequest,
         "lease_id": FromPath[str],
-        "data": JSONBody[body],  # type: ignore[misc, valid-type]  # known when it runs
+        "data": JSONBody[body],  # type: ignore[misc, valid-type]  # known at run time
         "return": p.MessageReply,
     }
     handle.__name__ = f"say_{verb.replace('-', '_')}"
@@ -193,12 +193,12 @@ def _verb(verb: str, body: type[p.RunnerMessage]) -> HTTPRouteHandler:
     return made(handle)
 
 
-@post("/runner/leases/{lease_id:str}/act", status_code=200, summary="Have something done to the world")
+@post("/runner/leases/{lease_id:str}/act", status_code=200, summary="Perform an action")
 async def perform_act(
     request: ApiRequest, lease_id: FromPath[str], data: JSONBody[p.ActCallMessage]
 ) -> p.ActCallReply:
-    """Have the server do an action, as the policy of the lease's tenant allows it. The same label again is the same act: it is
-    done once, and answered with what became of it."""
+    """The server performs an action if the policy of the lease's tenant allows it. The same label again is the same action: it is performed
+    once, and the answer has its outcome."""
     lease, held_until = await request.service.leases.get_held(await _check_lease(request, lease_id))
     acting = asyncio.ensure_future(
         request.service.engine.work_source.act(lease, ACT_CALL.decode(data), lambda: held_until)
@@ -207,9 +207,9 @@ async def perform_act(
     return ACT_REPLY.encode(await asyncio.shield(acting))
 
 
-@get("/runner/actions", summary="What the server can do to the world")
+@get("/runner/actions", summary="The actions of the server")
 async def list_actions(request: ApiRequest) -> p.ActionsReply:
-    """The actions of its connectors: a worker that names them (`tool:connector.operation`) is given steps that use them."""
+    """The actions of its connectors. A worker that names them as capabilities (`tool:connector.operation`) gets steps that use them."""
     return p.ActionsReply(actions=sorted(await request.service.engine.work_source.actions()))
 
 
@@ -220,8 +220,8 @@ async def list_actions(request: ApiRequest) -> p.ActionsReply:
     request_max_body_size=ARTIFACT_BYTES_MAX,
 )
 async def upload_artifact(request: ApiRequest, lease_id: FromPath[str]) -> p.UploadReply:
-    """The body is the file, as it is. Under a name that is its digest (`sha256:<hex>`) it is a payload that is too large
-    for a message: send `reference` in its place. After the lease's end it is accepted for ten minutes, and marked late."""
+    """The body is the file. Under its digest as name (`sha256:<hex>`) it is a payload that is too large for a message: send `reference`
+    in its place. For ten minutes after the lease's end it is accepted and marked late."""
     credential = await _check_lease(request, lease_id)
     wanted, body = decode_rest_of_path(request.scope, 4), await request.body()
     content_type = request.headers.get("content-type", "")
@@ -244,13 +244,13 @@ async def download_artifact(
     request: ApiRequest,
     lease_id: FromPath[str],
     run: Annotated[
-        str | None, QueryParameter(description="Of another run of the tenant: its id.", max_length=100)
+        str | None, QueryParameter(description="The id of another run of the tenant.", max_length=100)
     ] = None,
     step: ArtifactStep = None,
     attempt: ArtifactAttempt = None,
     late: ArtifactLate = None,
 ) -> Response[bytes]:
-    """A file of the run by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
+    """A file by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
     credential, wanted = await _check_lease(request, lease_id), decode_rest_of_path(request.scope, 4)
     body = await request.service.leases.download(
         credential, wanted, run, step=step, attempt=attempt, late=late
@@ -258,9 +258,9 @@ async def download_artifact(
     return Response(body, media_type=CONTENT_TYPE)
 
 
-@post("/runner/register", status_code=200, summary="Say that a worker is here")
+@post("/runner/register", status_code=200, summary="Register a worker")
 async def register_worker(request: ApiRequest, data: JSONBody[p.RegisterRequest]) -> p.RegisterReply:
-    """A worker says what it can do, when it starts and every ten seconds, so that `why` can tell who could take a step."""
+    """A worker sends its capabilities when it starts and every ten seconds, so that `why` knows which workers could take a step."""
     registration, process = request.service.leases.registration, data.process
     if data.leaves:
         await registration.delete_worker(request.who, data.worker)
@@ -280,7 +280,7 @@ async def register_worker(request: ApiRequest, data: JSONBody[p.RegisterRequest]
 
 @post("/runner/workflows", status_code=200, summary="Register the workflows of a worker")
 async def register_workflows(request: ApiRequest, data: JSONBody[p.WorkflowsRequest]) -> p.RegisterReply:
-    """A worker's workflows, for people to look at. A version that is registered as something else stays as it is."""
+    """The workflows that a worker serves. A version that is registered with another definition is refused and does not change."""
     register = request.service.leases.registration.register_workflow
     refused = [
         await register(request.who, one.name, one.version, one.kind, one.definition, one.digest)

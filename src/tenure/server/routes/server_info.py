@@ -28,43 +28,44 @@ _KINDS = {
     "application/xhtml+xml": _HTML,
     "text/markdown": _MARKDOWN,
     "text/plain": _MARKDOWN,
+    _JSON: _JSON,
 }
-_KEPT = {"cache-control": "public, max-age=3600"}
+_CACHED = {"cache-control": "public, max-age=3600"}
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How it is."""
+    """The health of the server."""
 
     status: str
 
 
 class ErrorMeaning(msgspec.Struct, frozen=True, kw_only=True):
-    """What is true of every error with a code."""
+    """The meaning of an error code."""
 
     type: str
     code: str
     status: int
     retryable: bool
-    """Whether the same request may succeed later without being changed."""
+    """Whether the same request may succeed later."""
     meaning: str
     remedy: str
 
 
 class ErrorList(msgspec.Struct, frozen=True, kw_only=True):
-    """All codes there are."""
+    """All error codes."""
 
     items: list[ErrorMeaning]
 
 
-@get("/healthz", summary="Whether the process lives")
+@get("/healthz", summary="Whether the process is alive")
 async def healthz() -> Health:
-    """It does."""
+    """Always answers while the process is alive."""
     return Health("ok")
 
 
-@get("/readyz", summary="Whether it can do its work")
+@get("/readyz", summary="Whether the server is ready")
 async def readyz(request: ApiRequest) -> Health:
-    """It can when the database answers, and it has not been told to end."""
+    """The server is ready if the database answers and the server is not stopping."""
     service = request.service
     if service.stopping.is_set():
         raise TenureError("NOT_READY", "the server is stopping")
@@ -78,7 +79,7 @@ async def readyz(request: ApiRequest) -> Health:
 
 @get("/metrics", summary="Metrics for Prometheus", media_type=MediaType.TEXT, operation_id="metrics")
 async def get_metrics(request: ApiRequest) -> Response[bytes]:
-    """What this process has counted, and how the database stands; to a tenant's credential nothing of other tenants. See
+    """The counters of this process, and gauges of the database. A tenant's credential sees nothing of other tenants. See
     docs/observability.md."""
     who: Principal | None = request.scope["user"]
     tenant = None if who is None or who.kind == "operator" else who.tenant
@@ -94,13 +95,13 @@ def get_openapi() -> Response[bytes]:
 
 @get(
     "/docs",
-    summary="This document, to be read",
+    summary="This document as a page",
     media_type=MediaType.HTML,
     operation_id="docs",
     sync_to_thread=False,
 )
 def get_docs() -> Response[bytes]:
-    """The operations on one page; it needs nothing from elsewhere."""
+    """All operations on one page, which loads nothing from other servers."""
     return Response(
         openapi_page.render_page(),
         media_type=MediaType.HTML,
@@ -109,7 +110,7 @@ def get_docs() -> Response[bytes]:
 
 
 def meaning_of(code: str) -> ErrorMeaning:
-    """What a code means; NOT_FOUND where there is no such code."""
+    """The meaning of a code. Raises NOT_FOUND for an unknown code."""
     spec = CODES.get(code)
     if spec is None:
         raise TenureError("NOT_FOUND", f"there is no error {code[:64]!r}")
@@ -123,43 +124,38 @@ def meaning_of(code: str) -> ErrorMeaning:
     )
 
 
-@get("/errors", summary="The codes of errors")
+@get("/errors", summary="The error codes")
 async def list_errors() -> ErrorList:
-    """Every code that an answer may have."""
+    """All codes that an answer may have."""
     return ErrorList(items=[meaning_of(code) for code in sorted(CODES)])
 
 
-@get("/errors/{code:str}", summary="What the code of an error means")
+@get("/errors/{code:str}", summary="The meaning of an error code")
 async def show_error(request: ApiRequest, code: FromPath[str]) -> Response[ErrorMeaning]:
-    """As JSON; as HTML or Markdown where `Accept` asks for that. The `type` of every error is this address."""
+    """As JSON, or as HTML or Markdown if `Accept` prefers it. The `type` of every error is this address."""
     found = meaning_of(code)
-    kind = _asked_for(request.headers.get("accept", ""))
+    kind = _choose_type(request.headers.get("accept", ""))
     if kind == _JSON:
-        return Response(found, headers=_KEPT)
+        return Response(found, headers=_CACHED)
     text = _page(found) if kind == _HTML else _markdown(found)
-    body: Any = text.encode()  # the document says what there is as JSON
-    return Response(body, media_type=f"{kind}; charset=utf-8", headers=_KEPT)
+    body: Any = text.encode()  # the OpenAPI document describes the JSON form
+    return Response(body, media_type=f"{kind}; charset=utf-8", headers=_CACHED)
 
 
-def _asked_for(accept: str) -> str:
-    """The first of the kinds in `Accept` that there is; JSON unless said."""
-    for part in accept.split(","):
-        kind = part.partition(";")[0].strip().lower()
-        if kind == _JSON:
-            return _JSON
-        if kind in _KINDS:
-            return _KINDS[kind]
-    return _JSON
+def _choose_type(accept: str) -> str:
+    """The first supported type in `Accept`; by default JSON."""
+    kinds = (part.partition(";")[0].strip().lower() for part in accept.split(","))
+    return next((_KINDS[kind] for kind in kinds if kind in _KINDS), _JSON)
 
 
-def _again(found: ErrorMeaning) -> str:
+def _retry_text(found: ErrorMeaning) -> str:
     return "may succeed later" if found.retryable else "fails again"
 
 
 def _markdown(found: ErrorMeaning) -> str:
     return (
         f"# {found.code}\n\n{found.meaning}\n\n**What to do.** {found.remedy}\n\n"
-        f"HTTP status {found.status}. The same request {_again(found)}.\n"
+        f"HTTP status {found.status}. The same request {_retry_text(found)}.\n"
     )
 
 
@@ -168,7 +164,7 @@ def _page(found: ErrorMeaning) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f"<title>{escape(found.code)}</title></head><body><h1>{escape(found.code)}</h1>"
         f"<p>{escape(found.meaning)}</p><p><strong>What to do.</strong> {escape(found.remedy)}</p>"
-        f"<p>HTTP status {found.status}. The same request {_again(found)}.</p></body></html>\n"
+        f"<p>HTTP status {found.status}. The same request {_retry_text(found)}.</p></body></html>\n"
     )
 
 
