@@ -62,7 +62,7 @@ class ServerContext:
             engine.orchestrator, self.metrics, RunEventLog() if settings.log_runs else None
         )
         if engine.sealer is not None:
-            self.observer.seals(engine.sealer)
+            self.observer.add_sealer(engine.sealer)
         self.load = LoadLimits(settings)
         self.gate = Authenticator(repositories, settings, self.load)
         self.intake = HookIntake(

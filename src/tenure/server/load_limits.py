@@ -9,6 +9,9 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tenure.errors import TenureError
 from tenure.server.settings import Settings
 
@@ -106,7 +109,9 @@ class LoadLimits:
 
     # ----------------------------------------------------------------------------------------------- streams
 
-    def open_stream(self, key: str, tenant: str) -> None:
+    @contextmanager
+    def hold_stream(self, key: str, tenant: str) -> Iterator[None]:
+        """Count a stream of a credential and its tenant. Raises TOO_MANY_STREAMS if there are too many."""
         settings = self._settings
         for bound, held, most, whose in (
             (STREAMS_PER_KEY, self._streams_of_key.get(key, 0), settings.streams_per_key_max, "this credential"),
@@ -121,10 +126,11 @@ class LoadLimits:
                 )
         _count(self._streams_of_key, key)
         _count(self._streams_of_tenant, tenant)
-
-    def close_stream(self, key: str, tenant: str) -> None:
-        _uncount(self._streams_of_key, key)
-        _uncount(self._streams_of_tenant, tenant)
+        try:
+            yield
+        finally:
+            _uncount(self._streams_of_key, key)
+            _uncount(self._streams_of_tenant, tenant)
 
 
 def _count(counts: dict[str, int], name: str) -> None:

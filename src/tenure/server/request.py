@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import msgspec
@@ -61,6 +62,16 @@ class ApiRequest(Request[Principal, Any, Any]):
     def who(self) -> Principal:
         """The owner of the request's credential."""
         return self.user
+
+    @property
+    def address(self) -> str:
+        return self.client.host if self.client else ""
+
+    async def change_rights(self, change: Awaitable[T]) -> T:
+        """Make a change of keys, roles or accounts, and forget cached credentials."""
+        changed = await change
+        self.service.gate.forget()
+        return changed
 
     @property
     def engine(self) -> Engine:

@@ -126,7 +126,13 @@ class RequestMiddleware:
             try:
                 body = self._check(scope, headers)
             except TenureError as refused:
-                await _refuse(refused, request_id, answered)
+                error_body = encode_error(refused, request_id)
+                await send_json(
+                    answered,
+                    refused.spec.status,
+                    {**error_headers(refused), "connection": "close"},
+                    error_body,
+                )
             else:
                 if method == "HEAD":
                     scope = cast("Scope", {**scope, "method": "GET"})
@@ -273,15 +279,10 @@ async def _answer_options(allow: str, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _refuse(error: TenureError, request_id: str, send: Send) -> None:
-    headers = {"content-type": "application/json", **error_headers(error), "connection": "close"}
-    body = encode_error(error, request_id)
-    headers["content-length"] = str(len(body))
-    await send(
-        {
-            "type": "http.response.start",
-            "status": error.spec.status,
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        }
-    )
+async def send_json(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+    """Send an answer with a body in JSON; a 304 has no body."""
+    sent = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    if status != 304:
+        sent += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
     await send({"type": "http.response.body", "body": body, "more_body": False})

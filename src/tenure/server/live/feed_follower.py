@@ -17,6 +17,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from random import getrandbits
 
 import msgspec
@@ -26,6 +27,7 @@ from tenure.errors import TenureError
 from tenure.kernel.feed import decode_feed_lines
 from tenure.kernel.notifications import (
     APPROVAL_REMINDER,
+    APPROVAL_REQUESTED,
     PROPOSAL_CREATED,
     STATUS_CHANGED,
     STEP_COMPLETED,
@@ -105,6 +107,11 @@ class ReminderFrame(msgspec.Struct, tag="approval.reminder", rename="camel"):
 
 
 Frame = StatusFrame | StepFrame | ProposalFrame | ApprovalFrame | ReminderFrame
+_QUESTION_FRAMES: dict[str, type[ProposalFrame | ApprovalFrame | ReminderFrame]] = {
+    PROPOSAL_CREATED: ProposalFrame,
+    APPROVAL_REQUESTED: ApprovalFrame,
+    APPROVAL_REMINDER: ReminderFrame,
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -115,21 +122,17 @@ def make_frame(id_: str, news: Notification) -> bytes:
     elif news.type == STEP_COMPLETED:
         skipped = tuple(SkippedStepFrame(name, CONDITION_FALSE) for name in news.told.skipped)
         body = StepFrame(news.run, news.told.steps, skipped or msgspec.UNSET)
-    elif news.type == PROPOSAL_CREATED:
-        body = ProposalFrame(news.question)
-    elif news.type == APPROVAL_REMINDER:
-        body = ReminderFrame(news.question)
     else:
-        body = ApprovalFrame(news.question)
+        body = _QUESTION_FRAMES[news.type](news.question)
     return b"id: %b\ndata: %b\n\n" % (id_.encode(), _encode(body))
 
 
 class StreamListener:
     """The listener of one stream: its filters, and the frames that wait to be sent."""
 
-    __slots__ = ("_size", "_waiter", "check", "credential", "ended", "frames",
-        "good", "place", "runs", "sent_at", "task",
-                 "tenant", "types")  # fmt: skip
+    __slots__ = (
+        "_size", "_waiter", "credential", "ended", "frames", "good", "place", "runs", "sent_at", "task", "tenant", "types",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -200,7 +203,7 @@ class FeedFollower:
     def __init__(self, feed: FeedRepository, stopping: asyncio.Event) -> None:
         self._feed = feed
         self._stopping = stopping
-        """Set when the process is told to end: streams end at once, so that the shutdown does not wait for them."""
+        """Set when the process stops: streams end immediately, so that the shutdown does not wait for them."""
         self._listeners: dict[str, dict[StreamListener, None]] = {}
         """By tenant."""
         self._wake = asyncio.Event()
@@ -220,7 +223,7 @@ class FeedFollower:
         self._tasks = [
             asyncio.create_task(self._follow(), name="tenure-feed"),
             asyncio.create_task(self._keep_alive(), name="tenure-feed-upkeep"),
-            asyncio.create_task(self._end_in_time(), name="tenure-feed-end"),
+            asyncio.create_task(self._end_on_stop(), name="tenure-feed-end"),
         ]
 
     async def stop(self) -> None:
@@ -229,7 +232,7 @@ class FeedFollower:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _end_in_time(self) -> None:
+    async def _end_on_stop(self) -> None:
         await self._stopping.wait()
         self.end_all("stopping")
 
@@ -294,11 +297,10 @@ class FeedFollower:
         return page, True
 
     def remove(self, listener: StreamListener) -> None:
-        group = self._listeners.get(listener.tenant)
-        if group is not None:
-            group.pop(listener, None)
-            if not group:
-                del self._listeners[listener.tenant]
+        group = self._listeners.get(listener.tenant, {})
+        group.pop(listener, None)
+        if not group:
+            self._listeners.pop(listener.tenant, None)
 
     def _id(self, tenant: str, pos: int, part: int) -> str:
         """A place as the tenant sees it."""
@@ -337,23 +339,19 @@ class FeedFollower:
                 self._has_listeners.clear()
                 await self._has_listeners.wait()
             try:
-                full = await self._read()
-            except TenureError as refused:
-                log.warning("feed_reader_failed", error=refused.code, message=refused.message)
+                if await self._read():
+                    continue
+            except Exception as fault:
+                if isinstance(fault, TenureError):
+                    log.warning("feed_reader_failed", error=fault.code, message=fault.message)
+                else:
+                    log.error("feed_reader_failed", traceback=traceback.format_exc())
                 await asyncio.sleep(UPKEEP_SECONDS)
-                continue
-            except Exception:
-                log.error("feed_reader_failed", traceback=traceback.format_exc())
-                await asyncio.sleep(UPKEEP_SECONDS)
-                continue
-            if full:
                 continue
             await asyncio.sleep(PAUSE_SECONDS)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def _read(self) -> bool:
         """Read new rows and send them to the listeners. Returns whether there may be more."""

@@ -93,16 +93,15 @@ async def get_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> Tenant:
 @put("/admin/tenants/{tenant_id:str}", summary="Rename, close or reopen a tenant")
 async def set_tenant(request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[TenantUpdate]) -> Tenant:
     """The keys of a closed tenant do not work. Its data stays, and its runs continue."""
-    changed = await request.engine.tenants.update(tenant_id, name=data.name, closed=data.closed)
-    request.service.gate.forget()
-    return changed
+    return await request.change_rights(
+        request.engine.tenants.update(tenant_id, name=data.name, closed=data.closed)
+    )
 
 
 @delete("/admin/tenants/{tenant_id:str}", summary="Close a tenant")
 async def close_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> None:
     """All of its keys stop working. Nothing is deleted, and `PUT` with `closed: false` reopens the tenant."""
-    await request.engine.tenants.update(tenant_id, closed=True)
-    request.service.gate.forget()
+    await request.change_rights(request.engine.tenants.update(tenant_id, closed=True))
 
 
 @post("/admin/tenants/{tenant_id:str}/people", summary="Create a person of a tenant")
@@ -128,8 +127,7 @@ async def confirm_person(
 ) -> ConfirmedPerson:
     """Replaces the confirmation by a second administrator. The tenant's audit chain records this break-glass action."""
     engine = await _engine_of(request, tenant_id)
-    made = await engine.confirmations.confirm_row("person", person_id, data.revision)
-    request.service.gate.forget()
+    made = await request.change_rights(engine.confirmations.confirm_row("person", person_id, data.revision))
     return ConfirmedPerson(**msgspec.structs.asdict(show_person(made.row)), confirmed=made.people)
 
 

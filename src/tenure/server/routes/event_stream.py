@@ -14,7 +14,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.notifications import NOTIFICATION_TYPES
 from tenure.server.auth.roles import ALLOWED
 from tenure.server.live.feed_follower import StreamListener
-from tenure.server.live.streams import EventStream, StreamSlot
+from tenure.server.live.streams import EventStream
 from tenure.server.request import ApiRequest
 
 ROUTE = "GET /events/stream"
@@ -69,7 +69,7 @@ async def stream_events(
     )
     listener.place = await follower.place(request.who.tenant, last_event_id or after)
     return EventStream(
-        follower, listener, StreamSlot(request.service.load, request.who.key_id, request.who.tenant)
+        follower, listener, request.service.load.hold_stream(request.who.key_id, request.who.tenant)
     )
 
 

@@ -101,7 +101,13 @@ async def receive_slack_command(request: ApiRequest, hook_id: FromPath[str]) -> 
             await request.service.hook_verifier.check_slack_app(hook, headers, body, team)
         except TenureError as refused:
             return _refused(refused)
-        return await _link(request, hook, team, user)
+        if not team or not user:
+            raise events.malformed_request("`team_id` or `user_id` is missing")
+        code = await request.service.identity.slack_code(hook.tenant, team, user)
+        return SlackReply(
+            text=f"Your code is {code}. Sign in to Tenure as yourself and send it with `PUT /me/slack`;"
+            " it works once, and not for long."
+        )
     if msgspec.json.decode(hook.settings, type=HookSettings).linked_only:
         person = await request.service.identity.find_person_by_slack(hook.tenant, team, user)
         if person is None:
@@ -111,16 +117,6 @@ async def receive_slack_command(request: ApiRequest, hook_id: FromPath[str]) -> 
     if received.run_id and not await request.service.identity.find_account_links(hook.tenant, account):
         text += f"\nNobody can approve this run: this Slack account is not linked. Link it (`{read.event} link`), then start a new run."
     return SlackReply(text=text)
-
-
-async def _link(request: ApiRequest, hook: HookRow, team: str, user: str) -> SlackReply:
-    if not team or not user:
-        raise events.malformed_request("`team_id` or `user_id` is missing")
-    code = await request.service.identity.slack_code(hook.tenant, team, user)
-    return SlackReply(
-        text=f"Your code is {code}. Sign in to Tenure as yourself and send it with `PUT /me/slack`;"
-        " it works once, and not for long."
-    )
 
 
 def _not_linked(command: str) -> SlackReply:

@@ -159,11 +159,9 @@ async def set_client(
     request: ApiRequest, client_id: FromPath[str], data: JSONBody[ClientUpdate]
 ) -> ApiClient:
     """A field that is left out gets its default."""
-    changed = await request.engine.clients.update(
-        client_id, name=data.name, roles=data.roles, owner=data.owner
+    return await request.change_rights(
+        request.engine.clients.update(client_id, name=data.name, roles=data.roles, owner=data.owner)
     )
-    request.service.gate.forget()
-    return changed
 
 
 @post("/clients/{client_id:str}/confirm", summary="Confirm a client as a second person", status_code=200)
@@ -171,16 +169,16 @@ async def confirm_client(
     request: ApiRequest, client_id: FromPath[str], data: JSONBody[ConfirmRequest]
 ) -> ConfirmedClient:
     """From now on, people who created or changed the client are not involved in its requests for that reason alone."""
-    made = await request.engine.confirmations.confirm_row("client", client_id, data.revision)
-    request.service.gate.forget()
+    made = await request.change_rights(
+        request.engine.confirmations.confirm_row("client", client_id, data.revision)
+    )
     return ConfirmedClient(**asdict(show_client(made.row)), confirmed=made.people)
 
 
 @delete("/clients/{client_id:str}", summary="Close a client")
 async def close_client(request: ApiRequest, client_id: FromPath[str]) -> None:
     """All of its keys stop working. This cannot be undone."""
-    await request.engine.clients.close(client_id)
-    request.service.gate.forget()
+    await request.change_rights(request.engine.clients.close(client_id))
 
 
 # ----------------------------------------------------------------------------------------------- people
@@ -217,11 +215,11 @@ async def person(request: ApiRequest, person_id: FromPath[str]) -> Person:
 @put("/people/{person_id:str}", summary="Change a person")
 async def set_person(request: ApiRequest, person_id: FromPath[str], data: JSONBody[PersonUpdate]) -> Person:
     """A field that is left out gets its default. Nobody changes their own roles, groups or login."""
-    changed = await request.engine.people.update(
-        person_id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
+    return await request.change_rights(
+        request.engine.people.update(
+            person_id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
+        )
     )
-    request.service.gate.forget()
-    return changed
 
 
 @post(
@@ -232,16 +230,16 @@ async def confirm_person(
 ) -> ConfirmedPerson:
     """Confirms that the right person has enrolled with the right roles. Until then, this person and those who created, enrolled or
     promoted them count as one."""
-    made = await request.engine.confirmations.confirm_row("person", person_id, data.revision)
-    request.service.gate.forget()
+    made = await request.change_rights(
+        request.engine.confirmations.confirm_row("person", person_id, data.revision)
+    )
     return ConfirmedPerson(**asdict(show_person(made.row)), confirmed=made.people)
 
 
 @delete("/people/{person_id:str}", summary="Close a person")
 async def close_person(request: ApiRequest, person_id: FromPath[str]) -> None:
     """All keys of the person stop working. This cannot be undone."""
-    await request.engine.people.close(person_id)
-    request.service.gate.forget()
+    await request.change_rights(request.engine.people.close(person_id))
 
 
 @post("/people/{person_id:str}/enrolment", summary="Create an enrolment code for a person")
@@ -287,24 +285,22 @@ async def rotate_key(
 ) -> IssuedApiKey:
     """The new key is in this answer and never shown again; the old one works `overlap` seconds longer."""
     how = data or RotateKeyRequest()
-    made = await request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at)
-    request.service.gate.forget()
-    return made
+    return await request.change_rights(
+        request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at)
+    )
 
 
 @post("/keys/{key_id:str}/confirm", summary="Confirm a client's key as a second person", status_code=200)
 async def confirm_key(request: ApiRequest, key_id: FromPath[str]) -> ConfirmedKey:
     """Confirms that the right people have the key. From now on, its creator is not involved in requests with it for that reason alone."""
-    made = await request.engine.confirmations.confirm_row("key", key_id)
-    request.service.gate.forget()
+    made = await request.change_rights(request.engine.confirmations.confirm_row("key", key_id))
     return ConfirmedKey(**asdict(show_key(made.row)), confirmed=made.people)
 
 
 @delete("/keys/{key_id:str}", summary="Revoke a key")
 async def revoke_key(request: ApiRequest, key_id: FromPath[str]) -> None:
     """The key stops working, and so do its sessions and streams."""
-    await request.engine.keys.revoke(key_id)
-    request.service.gate.forget()
+    await request.change_rights(request.engine.keys.revoke(key_id))
 
 
 @get("/audit", summary="The audit chain of clients, people and keys")

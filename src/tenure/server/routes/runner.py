@@ -19,12 +19,13 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure.clock import to_datetime
 from tenure.errors import TenureError
+from tenure.kernel.commands import Claimant
 from tenure.limits import ARTIFACT_BYTES_MAX, INTEGER_MAX
 from tenure.server.http.path_segments import decode_rest_of_path
 from tenure.server.request import ApiRequest
 from tenure.server.routes.run_parts import ArtifactAttempt, ArtifactLate, ArtifactStep
 from tenure.services.runners.credentials import LeaseCredential
-from tenure.services.runners.leases import CONTENT_TYPE, RunnerClaim
+from tenure.services.runners.leases import CONTENT_TYPE
 from tenure.worker import protocol as p
 from tenure.worker.protocol_codec import ACT, ACT_CALL, ACT_REPLY, CHECKPOINT, GRANTED_LEASE, LEASE, WAIT
 from tenure.worker.wire_values import encode_payload, parse_lease_id
@@ -44,7 +45,6 @@ def _secret(request: ApiRequest) -> str:
 async def _check_lease(request: ApiRequest, lease_id: str) -> LeaseCredential:
     """The credential of a lease whose token the request has."""
     gate = request.service.gate
-    address = request.client.host if request.client else ""
     credentials = request.service.leases.credentials
     try:
         found = _BEARER.fullmatch(request.headers.get("authorization", "").strip())
@@ -52,12 +52,12 @@ async def _check_lease(request: ApiRequest, lease_id: str) -> LeaseCredential:
             raise TenureError("UNAUTHENTICATED", "the lease's token is missing or malformed")
         key = parse_lease_id(lease_id)
         if key not in credentials:
-            gate.check_guess_rate(address)
+            gate.check_guess_rate(request.address)
             await credentials.load([key])
         credential = credentials.check(key, found[1])
     except TenureError as refused:
         if refused.code == "UNAUTHENTICATED":
-            gate.note_refusal(address)
+            gate.note_refusal(request.address)
         raise
     if not await gate.allows(credential.key_id, "runner"):
         raise TenureError("UNAUTHENTICATED")
@@ -78,18 +78,18 @@ def _watch_connection(request: ApiRequest) -> Iterator[Callable[[], bool]]:
 
 async def _claim(request: ApiRequest, data: p.ClaimRequest) -> list[p.GrantedLease]:
     data.check()
-    wanted = RunnerClaim(
-        data.claim_id,
-        data.worker,
-        data.capabilities,
-        data.max,
-        data.wait_s,
-        data.slots,
-        data.ack,
-        data.session,
-    )
     with _watch_connection(request) as is_connected:
-        granted = await request.service.leases.claim(request.who, _secret(request), wanted, is_connected)
+        granted = await request.service.leases.claim(
+            request.who,
+            _secret(request),
+            data.claim_id,
+            Claimant(data.worker or request.who.id, data.ack, data.session),
+            data.capabilities,
+            limit=data.max,
+            wait_seconds=data.wait_s,
+            slots=data.slots,
+            is_connected=is_connected,
+        )
     return [GRANTED_LEASE.encode(lease, {"token": token}) for lease, token in granted]
 
 

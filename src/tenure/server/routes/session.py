@@ -95,8 +95,7 @@ async def create_session(request: ApiRequest) -> Response[CallerInfo]:
     """Send the key as `Authorization: Bearer`. The answer sets an HttpOnly cookie."""
     service = request.service
     given = request.headers.getall("authorization", [])
-    address = request.client.host if request.client else ""
-    who = await service.gate.by_bearer(given[0].encode() if len(given) == 1 else b"", address)
+    who = await service.gate.by_bearer(given[0].encode() if len(given) == 1 else b"", request.address)
     service.gate.check_key_rate(who.key_id)
     secret, seconds = new_secret(), service.settings.session_seconds
     digest = hash_session(secret)
@@ -116,8 +115,7 @@ async def delete_session(request: ApiRequest) -> Response[None]:
     """Ends the session of the cookie, if there is one. The key keeps working."""
     held = session_cookie(request.scope["headers"])
     if held is not None:
-        await request.service.identity.end_session(hash_session(held))
-        request.service.gate.forget()
+        await request.change_rights(request.service.identity.end_session(hash_session(held)))
     return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
 
 
@@ -125,16 +123,13 @@ async def delete_session(request: ApiRequest) -> Response[None]:
 async def redeem_enrolment(request: ApiRequest, data: JSONBody[EnrolRequest]) -> EnrolledPerson:
     """The code works once. The key is in this answer and never shown again. Earlier keys of the person end."""
     service = request.service
-    address = request.client.host if request.client else ""
-    service.gate.check_guess_rate(address)
+    service.gate.check_guess_rate(request.address)
     try:
-        enrolled = await service.engine.people.enrol(data.code)
+        return await request.change_rights(service.engine.people.enrol(data.code))
     except TenureError as refused:
         if refused.code == "ENROLMENT_INVALID":
-            service.gate.note_refusal(address)
+            service.gate.note_refusal(request.address)
         raise
-    service.gate.forget()
-    return enrolled
 
 
 @get("/me/keys", summary="The caller's keys")
@@ -152,16 +147,15 @@ async def rotate_own_key(
 ) -> IssuedApiKey:
     """The new key is in this answer and never shown again; the old one works `overlap` seconds longer."""
     how = data or RotateKeyRequest()
-    made = await request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at, own=True)
-    request.service.gate.forget()
-    return made
+    return await request.change_rights(
+        request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at, own=True)
+    )
 
 
 @delete("/me/keys/{key_id:str}", summary="Revoke one of the caller's keys")
 async def revoke_own_key(request: ApiRequest, key_id: FromPath[str]) -> None:
     """The key stops working, and so do its sessions and streams."""
-    await request.engine.keys.revoke(key_id, own=True)
-    request.service.gate.forget()
+    await request.change_rights(request.engine.keys.revoke(key_id, own=True))
 
 
 @put("/me/slack", summary="Link the caller's Slack account")

@@ -56,28 +56,6 @@ _DIGEST = "sha256:"
 _UNDO_CAPABILITY = capability.flow(UNDO_WORKFLOW, UNDO_VERSION)
 
 
-class RunnerClaim(NamedTuple):
-    """What a runner asks for."""
-
-    claim_id: str
-    worker: str
-    capabilities: Sequence[str]
-    limit: int
-    """0: no new leases, and other requests of this claim stop waiting."""
-    wait_seconds: float
-    slots: int | None
-    """If the claim names them, it registers the worker."""
-    ack: bool
-    session: int | None
-
-
-class GrantedToken(NamedTuple):
-    """A lease with the token that only its holder has."""
-
-    lease: Lease
-    token: str
-
-
 class LeaseRecords(NamedTuple):
     """What the holder of a lease resumes from."""
 
@@ -130,39 +108,44 @@ class RunnerLeases:
     # ----------------------------------------------------------------------------------------- claims
 
     async def claim(
-        self, who: Principal, secret: str, request: RunnerClaim, is_connected: Callable[[], bool]
-    ) -> list[GrantedToken]:
-        """Lease steps to a runner, or return the leases that the same claim was granted before."""
-        if any(capability.split(one)[1] == _UNDO_CAPABILITY for one in request.capabilities):
+        self,
+        who: Principal,
+        secret: str,
+        claim_id: str,
+        claimant: c.Claimant,
+        capabilities: Sequence[str],
+        *,
+        limit: int,
+        wait_seconds: float,
+        slots: int | None,
+        is_connected: Callable[[], bool],
+    ) -> list[tuple[Lease, str]]:
+        """Lease steps to a runner, or return the leases that the same claim was granted before, with their tokens.
+
+        A `limit` of 0 grants nothing new, and ends other requests of this claim that wait. A claim with `slots` registers the worker.
+        """
+        if any(capability.split(one)[1] == _UNDO_CAPABILITY for one in capabilities):
             raise TenureError(
                 "INVALID_INPUT",
                 f"runners may not claim {UNDO_WORKFLOW}: only workers with database access have the receipts",
             )
-        worker = request.worker or who.id
-        remote = RemoteClaim(f"{who.key_id}/{request.claim_id}", secret.encode())
-        if request.limit == 0:
+        remote = RemoteClaim(f"{who.key_id}/{claim_id}", secret.encode())
+        if limit == 0:
             self._end_claim(remote.name)
-        if request.slots is not None:
-            await self.registration.note_claim(who, worker, request.capabilities, request.slots)
-        wanted = Claim(
-            c.Claimant(worker, request.ack, request.session),
-            tuple(dict.fromkeys(request.capabilities)),
-            request.limit,
-            who.tenant,
-            remote,
-        )
+        if slots is not None:
+            await self.registration.note_claim(who, claimant.worker, capabilities, slots)
+        wanted = Claim(claimant, tuple(dict.fromkeys(capabilities)), limit, who.tenant, remote)
 
         async def still_waits() -> bool:
             return is_connected() and remote.name not in self._ended_claims
 
-        wait_seconds = request.wait_seconds if request.limit else 0.0
-        claimed = await self._orchestrator.claims.remote(wanted, wait_seconds, still_waits)
+        claimed = await self._orchestrator.claims.remote(wanted, wait_seconds if limit else 0.0, still_waits)
         granted = [row.run_id for row in claimed.before] + [lease.run_id for lease in claimed.leases]
         await self._involve_people(who, granted)
         if claimed.before:
             details = await self._details([(row.run_id, row.idx, row.n) for row in claimed.before])
             return [
-                GrantedToken(_make_lease(one), remote.token(one.run_id, one.idx, one.n))
+                (_make_lease(one), remote.token(one.run_id, one.idx, one.n))
                 for one in details
                 if one.over_since is None
             ]
@@ -171,9 +154,11 @@ class RunnerLeases:
             key = (lease.run_id, lease.idx, lease.n)
             token = remote.token(*key)
             self.credentials.add(
-                LeaseCredential(*key, lease.tenant, hash_token(token), worker, lease.name, remote.name)
+                LeaseCredential(
+                    *key, lease.tenant, hash_token(token), claimant.worker, lease.name, remote.name
+                )
             )
-            found.append(GrantedToken(lease, token))
+            found.append((lease, token))
         return found
 
     def _end_claim(self, name: str) -> None:
