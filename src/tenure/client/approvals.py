@@ -37,8 +37,7 @@ class RemoteApprovals(RemoteGroup):
     async def _decide(self, run_id: str, decision: str, *, no: int | None = None, **answer: Any) -> str:
         question = pick_question(run_id, await self.list(run_id), no)
         body = {"decision": decision, **{name: value for name, value in answer.items() if value}}
-        path = f"/approvals/{question.id}/decision"
-        return str((await self._transport.send("POST", path, dict[str, Any], body))["status"])
+        return await self._post("status", f"/approvals/{question.id}/decision", body)
 
 
 class RemoteConfirmations(RemoteGroup):
@@ -55,16 +54,24 @@ class RemoteConfirmations(RemoteGroup):
     ) -> ConfirmationResult:
         """Confirm what others have created or changed, as the owner of the key."""
         check_version_named(kind, revision, version, digest)
-        body = drop_none(revision=revision, version=version, digest=digest)
-        return await self._confirm(join_path(_PATHS[kind], name, "confirm"), kind, name, body)
+        return await self._confirm(
+            join_path(_PATHS[kind], name, "confirm"),
+            kind,
+            name,
+            drop_none(revision=revision, version=version, digest=digest),
+        )
 
     async def confirm_as_operator(
         self, tenant: str, person: str, *, revision: int | None
     ) -> ConfirmationResult:
         """Confirm a person of a tenant that has no second administrator, with the installation operator's key."""
         check_version_named("person", revision, None, None)
-        path = join_path("admin", "tenants", tenant, "people", person, "confirm")
-        return await self._confirm(path, "person", person, drop_none(revision=revision))
+        return await self._confirm(
+            join_path("admin", "tenants", tenant, "people", person, "confirm"),
+            "person",
+            person,
+            drop_none(revision=revision),
+        )
 
     async def _confirm(self, path: str, kind: str, name: str, body: dict[str, Any]) -> ConfirmationResult:
         made = await self._transport.send("POST", path, dict[str, Any], body or None)

@@ -76,8 +76,7 @@ class Client:
         if isinstance(options.get("not_before"), datetime):
             options["not_before"] = options["not_before"].isoformat()
         body = {"workflow": workflow, "input": dict(input or {}), **drop_none(**options)}
-        made = await self.transport.send("POST", "/runs", dict[str, Any], body, key=key)
-        return str(made["id"])
+        return str((await self.transport.send("POST", "/runs", dict[str, Any], body, key=key))["id"])
 
     async def get(self, run_id: str, profile: str | None = None) -> Run:
         """The run with its input, output and error; in the words of its own profile, unless another is named."""

@@ -81,8 +81,9 @@ class RemotePeople(RemoteGroup):
         return await self.get(person)
 
     async def invite(self, person: str, seconds: float = ENROLMENT_SECONDS) -> Enrolment:
-        path = join_path("people", person, "enrolment")
-        return await self._transport.send("POST", path, Enrolment, {"expires_in": seconds})
+        return await self._transport.send(
+            "POST", join_path("people", person, "enrolment"), Enrolment, {"expires_in": seconds}
+        )
 
     async def enrol(self, code: str) -> EnrolledPerson:
         return await self._transport.send("POST", "/enrolments", EnrolledPerson, {"code": code})
@@ -105,8 +106,12 @@ class RemoteKeys(RemoteGroup):
         roles: Collection[str] | None = None,
         expires_at: datetime | None = None,
     ) -> IssuedApiKey:
-        fewer = None if roles is None else [*roles]
-        body = {"client": client, "name": name, "roles": fewer, "expires_at": expires_at}
+        body = {
+            "client": client,
+            "name": name,
+            "roles": None if roles is None else [*roles],
+            "expires_at": expires_at,
+        }
         return await self._transport.send("POST", "/keys", IssuedApiKey, body)
 
     async def create_for_operator(
@@ -162,6 +167,9 @@ class RemoteTenants(RemoteGroup):
 
     async def audit(self, tenant: str = "") -> TenantAudit:
         """The installation's chain needs the operator's key, a tenant's chain the key of its admin."""
-        path = "/audit" if tenant else "/admin/audit"
-        entries = await self._transport.pages(path, AuditEntry, limit=ROWS_MAX)
-        return TenantAudit(entries=entries, problems=[])
+        return TenantAudit(
+            entries=await self._transport.pages(
+                "/audit" if tenant else "/admin/audit", AuditEntry, limit=ROWS_MAX
+            ),
+            problems=[],
+        )

@@ -37,8 +37,7 @@ class RemoteReceipts(RemoteGroup):
         """Settle an action of unknown outcome, or have it called again. Returns its state. The owner of the key settles it: a `person`
         that is given is not sent."""
         body = drop_none(outcome=outcome, result=result, reason=reason)
-        path = join_path("receipts", receipt_id, "settle")
-        return str((await self._transport.send("POST", path, dict[str, Any], body))["state"])
+        return await self._post("state", join_path("receipts", receipt_id, "settle"), body)
 
 
 class RemoteUndos(RemoteGroup):
@@ -46,13 +45,13 @@ class RemoteUndos(RemoteGroup):
 
     async def start(self, run_id: str, *, step: str | None = None, actor: str | None = None) -> str:
         """Undo what a finished run did. Returns the id of the run that undoes it."""
-        path = join_path("runs", run_id, "undo")
-        return str((await self._transport.send("POST", path, dict[str, Any], drop_none(step=step)))["id"])
+        return await self._post("id", join_path("runs", run_id, "undo"), drop_none(step=step))
 
     async def preview(self, run_id: str, *, step: str | None = None) -> UndoResult:
         """What an undo would do. Nothing is called."""
-        body = drop_none(dry_run=True, step=step)
-        return await self._transport.send("POST", join_path("runs", run_id, "undo"), UndoResult, body)
+        return await self._transport.send(
+            "POST", join_path("runs", run_id, "undo"), UndoResult, drop_none(dry_run=True, step=step)
+        )
 
     async def list(self, run_id: str) -> _List[UndoRun]:
         """The runs that undo what a run did: its compensation log."""

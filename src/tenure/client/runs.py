@@ -38,8 +38,7 @@ class RemoteRuns(RemoteGroup):
 
     async def version(self, run_id: str) -> int:
         """The length of the run's history. It grows with every change."""
-        found = await self._transport.get(join_path("runs", run_id, "status"), dict[str, Any])
-        return int(found["events"])
+        return int((await self._transport.get(join_path("runs", run_id, "status"), dict[str, Any]))["events"])
 
     async def list(
         self,
@@ -132,15 +131,11 @@ class RemoteRuns(RemoteGroup):
 
     async def cancel(self, run_id: str, *, reason: str = "RUN_CANCELED", actor: str | None = None) -> str:
         """Request cancellation. Returns the run's status."""
-        found = await self._transport.send(
-            "POST", join_path("runs", run_id, "cancel"), dict[str, Any], {"reason": reason}
-        )
-        return str(found["status"])
+        return await self._post("status", join_path("runs", run_id, "cancel"), {"reason": reason})
 
     async def cancel_step(self, run_id: str, name: str, *, actor: str | None = None) -> str:
         """Cancel one step. Returns its state."""
-        path = join_path("runs", run_id, "steps", name, "cancel")
-        return str((await self._transport.send("POST", path, dict[str, Any]))["state"])
+        return await self._post("state", join_path("runs", run_id, "steps", name, "cancel"))
 
     async def pause(self, run_id: str, *, actor: str | None = None) -> None:
         """Hand out no more steps of the run."""
@@ -161,9 +156,10 @@ class RemoteRuns(RemoteGroup):
         actor: str | None = None,
     ) -> SignalResult:
         """Deliver an event to the run."""
-        body = drop_none(data=data, event_id=event_id, source=source or None)
         path = join_path("runs", run_id, "signals", event)
-        return await self._transport.send("POST", path, SignalResult, body)
+        return await self._transport.send(
+            "POST", path, SignalResult, drop_none(data=data, event_id=event_id, source=source or None)
+        )
 
     async def resume(
         self, run_id: str, *, actor: str | None = None, happened: Mapping[str, Any] | None = None,
@@ -171,17 +167,11 @@ class RemoteRuns(RemoteGroup):
     ) -> str:  # fmt: skip
         """Resume a run. Returns the id of the run that continues."""
         body = {"happened": dict(happened or {}), "repeat": list(repeat)}
-        return str(
-            (await self._transport.send("POST", join_path("runs", run_id, "resume"), dict[str, Any], body))[
-                "id"
-            ]
-        )
+        return await self._post("id", join_path("runs", run_id, "resume"), body)
 
     async def rerun(self, run_id: str, *, actor: str | None = None) -> str:
         """Start the same run again. Returns the id of the new run."""
-        return str(
-            (await self._transport.send("POST", join_path("runs", run_id, "rerun"), dict[str, Any]))["id"]
-        )
+        return await self._post("id", join_path("runs", run_id, "rerun"))
 
     async def update(
         self,
@@ -192,15 +182,13 @@ class RemoteRuns(RemoteGroup):
         actor: str | None = None,
     ) -> None:
         """Change labels and metadata, also of a run that has ended. None removes a name."""
-        body = drop_none(labels=labels, metadata=metadata)
-        await self._transport.ask("PATCH", join_path("runs", run_id), body=body)
+        await self._transport.ask(
+            "PATCH", join_path("runs", run_id), body=drop_none(labels=labels, metadata=metadata)
+        )
 
     async def revoke_lease(self, run_id: str, step: str | None = None, *, actor: str | None = None) -> str:
         """Revoke the lease of a step. Returns the step's state."""
-        found = await self._transport.send(
-            "POST", join_path("runs", run_id, "revoke"), dict[str, Any], {"step": step}
-        )
-        return str(found["state"])
+        return await self._post("state", join_path("runs", run_id, "revoke"), {"step": step})
 
     async def mark_reported(self, run_id: str, *, actor: str | None = None) -> ReportStatement:
         """State that the run's outcome was reported. This does not change the run's status."""

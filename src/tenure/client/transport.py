@@ -119,13 +119,13 @@ class Transport:
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
     async def get(self, path: str, answer: type[T], **params: Any) -> T:
-        found = await self.ask("GET", path, params=params)
-        return msgspec.json.decode(found.content, type=answer)
+        return msgspec.json.decode((await self.ask("GET", path, params=params)).content, type=answer)
 
     async def send(self, method: str, path: str, answer: type[T], body: Any = None, **options: Any) -> T:
         """Send a request that changes something, and return the decoded answer."""
-        found = await self.ask(method, path, body=body, **options)
-        return msgspec.json.decode(found.content or b"null", type=answer)
+        return msgspec.json.decode(
+            (await self.ask(method, path, body=body, **options)).content or b"null", type=answer
+        )
 
     async def pages(self, path: str, item: type[T], *, limit: int | None = None, **params: Any) -> list[T]:
         """A whole list, or its first `limit` items, read page by page."""
@@ -163,13 +163,19 @@ def _refused(answer: httpx.Response) -> TenureError:
     try:
         problem = msgspec.json.decode(answer.content, type=_ErrorBody).error
     except msgspec.DecodeError:
-        text = f"the server answered {answer.status_code} and no error of ours; is it Tenure?"
-        return TenureError("UPSTREAM_UNAVAILABLE", text)
+        return TenureError(
+            "UPSTREAM_UNAVAILABLE",
+            f"the server answered {answer.status_code} and no error of ours; is it Tenure?",
+        )
     if problem.code not in CODES:  # a newer server knows more than we do
         code = "INTERNAL_ERROR" if answer.status_code >= 500 else "INVALID_INPUT"
         return TenureError(code, f"{problem.code}: {problem.message}", problem.details)
-    message = CODES[problem.code].plain_message(problem.message)
-    return TenureError(problem.code, message, problem.details, request_id=problem.request_id)
+    return TenureError(
+        problem.code,
+        CODES[problem.code].plain_message(problem.message),
+        problem.details,
+        request_id=problem.request_id,
+    )
 
 
 class RemoteGroup:
@@ -177,6 +183,10 @@ class RemoteGroup:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+
+    async def _post(self, field: str, path: str, body: Any = None) -> str:
+        """Send a POST, and return one field of the answer as text."""
+        return str((await self._transport.send("POST", path, dict[str, Any], body))[field])
 
 
 def join_path(*parts: str) -> str:

@@ -86,8 +86,7 @@ class RemoteSchedules(RemoteGroup):
 
     async def trigger(self, name: str, *, actor: str | None = None) -> str:
         """Start a run now. Returns its id."""
-        path = join_path("schedules", name, "trigger")
-        return str((await self._transport.send("POST", path, dict[str, Any]))["id"])
+        return await self._post("id", join_path("schedules", name, "trigger"))
 
     async def delete(self, name: str) -> None:
         """Delete a schedule. Its runs stay."""

@@ -157,8 +157,9 @@ class Authenticator:
         if group in self._refusals:
             left = _tokens_left(self._refusals, group, REFUSALS_PER_SECOND, REFUSALS_BURST)
             if left < 1:
-                why = "too many wrong credentials came from this address"
-                raise _rate_limited(left, REFUSALS_PER_SECOND, why)
+                raise _rate_limited(
+                    left, REFUSALS_PER_SECOND, "too many wrong credentials came from this address"
+                )
 
     def note_refusal(self, address: str) -> None:
         """Count a wrong credential against its address. Raises RATE_LIMITED if there were too many."""

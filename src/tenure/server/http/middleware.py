@@ -274,8 +274,7 @@ def _without_body(send: Send) -> Send:
 
 
 async def _answer_options(allow: str, send: Send) -> None:
-    headers = [(b"allow", allow.encode())]
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

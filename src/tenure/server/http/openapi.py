@@ -290,8 +290,7 @@ async def reject_unknown_parameters(connection: ASGIConnection, _handler: BaseRo
     for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         code = "REQUEST_MALFORMED"
         if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
-            problem = f"there is no such parameter here; there are: {listed}"
+            problem = f"there is no such parameter here; there are: {', '.join(sorted(known)) or 'none'}"
         elif name in given and not known[name].repeated:
             problem = "it is given more than once, and can have one value"
         elif (number := known[name].number) is not None and not number.fullmatch(text):

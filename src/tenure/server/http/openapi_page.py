@@ -79,9 +79,8 @@ def _answer(given: dict[str, Any]) -> str:
     if "$ref" in given:
         made = openapi_document()["components"]["responses"][given["$ref"].rsplit("/", 1)[1]]
         return f"{_text(made['description'])} {_type({'$ref': '#/components/schemas/Error'})}"
-    kinds = given.get("content", {}).values()
     return f"{_text(given.get('description', ''))} " + " ".join(
-        _type(kind.get("schema", {})) for kind in kinds
+        _type(kind.get("schema", {})) for kind in given.get("content", {}).values()
     )
 
 

@@ -103,8 +103,11 @@ class Observer:
     def _words(self, event: ObservedEvent) -> tuple[str, str]:
         """The run's states before and after an event; the same word twice if the state did not change."""
         profile = profiles.get(event.profile)
-        kept = self._kept.pop(event.run_id, None)
-        before = profile.word("run", event.status if event.before is None else event.before, last=kept)
+        before = profile.word(
+            "run",
+            event.status if event.before is None else event.before,
+            last=self._kept.pop(event.run_id, None),
+        )
         after = before
         if event.before is not None and event.before != event.status:
             after = profile.word("run", event.status, last=before)

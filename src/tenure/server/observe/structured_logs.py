@@ -36,9 +36,8 @@ def configure_logging(
     """Log to a stream from now on, by default to stdout."""
     render: Any = structlog.processors.JSONRenderer()
     if form == "text":
-        colors = (stream or sys.stdout).isatty()
         render = structlog.dev.ConsoleRenderer(
-            colors=colors, exception_formatter=structlog.dev.plain_traceback
+            colors=(stream or sys.stdout).isatty(), exception_formatter=structlog.dev.plain_traceback
         )
     structlog.configure(
         processors=[
@@ -105,11 +104,15 @@ class RunEventLog:
         if event.checkpoint is not None and event.checkpoint_done:
             self._log.info("run_checkpoint", **about, stepId=event.checkpoint, resumable=event.resumable)
         if event.orphaned:
-            beat = None if event.beat_at is None else rfc3339(event.beat_at)
-            self._log.warning("orphan_detected", **about, lastHeartbeat=beat)
+            self._log.warning(
+                "orphan_detected",
+                **about,
+                lastHeartbeat=None if event.beat_at is None else rfc3339(event.beat_at),
+            )
         if event.reason is not None:
-            milliseconds = (event.duration_us or 0) // 1000
-            self._log.info("run_completed", **about, durationMs=milliseconds, status=words[1])
+            self._log.info(
+                "run_completed", **about, durationMs=(event.duration_us or 0) // 1000, status=words[1]
+            )
 
     def idempotency_hit(self, key: str, run_id: str | None, tenant: str) -> None:
         self._log.info("idempotency_hit", key=key, cachedRunId=run_id, tenant=tenant)

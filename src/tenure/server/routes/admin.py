@@ -80,8 +80,9 @@ async def list_tenants(
 @post("/admin/tenants", summary="Create a tenant", status_code=201)
 async def add_tenant(request: ApiRequest, data: JSONBody[NewTenant]) -> Response[Tenant]:
     """The tenant needs an admin: `POST /admin/tenants/{tenant_id}/people`."""
-    create = partial(request.engine.tenants.create, data.id, name=data.name)
-    return await create_once(request, create, "/admin/tenants")
+    return await create_once(
+        request, partial(request.engine.tenants.create, data.id, name=data.name), "/admin/tenants"
+    )
 
 
 @get("/admin/tenants/{tenant_id:str}", summary="A tenant")

@@ -23,8 +23,9 @@ Status = Literal["requested", "approved", "rejected", "expired", "canceled"]
 async def _page_of_open(request: ApiRequest, kind: str, limit: int, cursor: str | None) -> Page[Approval]:
     """Open questions of a kind, newest first."""
     of = (request.who.tenant, f"questions {kind}", None)
-    place = decode_place(cursor, of, QuestionPlace, (FOREVER_US, 0, 0))
-    items, last = await request.engine.approvals.open_page(kind, place, limit)
+    items, last = await request.engine.approvals.open_page(
+        kind, decode_place(cursor, of, QuestionPlace, (FOREVER_US, 0, 0)), limit
+    )
     return make_page(items, of, last)
 
 
@@ -50,8 +51,9 @@ async def list_approvals(
         return await _page_of_open(request, kind, limit, cursor)
     found = await request.engine.scope.reader.approvals(ids.run_int(run))
     fits = [one for one in found if status in (None, one.status) and kind in ("any", one.kind)]
-    at = (request.who.tenant, f"questions of {run}", [status, kind])
-    return page_of_list(fits, lambda one: one.no, at, cursor, limit)
+    return page_of_list(
+        fits, lambda one: one.no, (request.who.tenant, f"questions of {run}", [status, kind]), cursor, limit
+    )
 
 
 @get("/approvals/{approval_id:str}", summary="A question to people")

@@ -90,8 +90,7 @@ async def list_evidence(
 ) -> Page[EvidencePart]:
     """Its bundle (part 0) and its supplements, by number. Also for a run that was deleted since."""
     at = (request.who.tenant, f"evidence {run_id}", None)
-    items = await request.engine.evidence.list(run_id)
-    return page_of_list(items, lambda one: one.part, at, cursor, limit)
+    return page_of_list(await request.engine.evidence.list(run_id), lambda one: one.part, at, cursor, limit)
 
 
 @get("/runs/{run_id:str}/evidence/{part:int}/bundle", summary="A bundle's zip", media_type="application/zip")

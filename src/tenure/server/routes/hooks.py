@@ -132,8 +132,9 @@ def delivery_response(received: DeliveryStatus) -> StoredResponse:
     fresh = received.run_id is not None and not received.duplicate
     under_way = received.status == "received" or (received.status == "duplicate" and received.run_id is None)
     status = 202 if under_way else 201 if fresh else 200
-    location = None if received.run_id is None else f"/runs/{received.run_id}"
-    return StoredResponse.of(received, status, location=location)
+    return StoredResponse.of(
+        received, status, location=None if received.run_id is None else f"/runs/{received.run_id}"
+    )
 
 
 HANDLERS = [

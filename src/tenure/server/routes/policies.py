@@ -147,9 +147,13 @@ async def list_decisions(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[PolicyDecision]:
     """In order, with the version, the rules and the reasons of each decision."""
-    views = await _policies(request).list_decisions(run_id)
-    at = (request.who.tenant, f"decisions {run_id}", None)
-    return page_of_list(views, lambda one: one.no, at, cursor, limit)
+    return page_of_list(
+        await _policies(request).list_decisions(run_id),
+        lambda one: one.no,
+        (request.who.tenant, f"decisions {run_id}", None),
+        cursor,
+        limit,
+    )
 
 
 @get("/freezes", summary="What is frozen")
@@ -157,9 +161,13 @@ async def list_freezes(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Freeze]:
     """The whole tenant first, then connectors and workflows by name."""
-    found = await _policies(request).list_freezes()
-    at = (request.who.tenant, "freezes", None)
-    return page_of_list(found, lambda one: f"{one.scope} {one.name}", at, cursor, limit)
+    return page_of_list(
+        await _policies(request).list_freezes(),
+        lambda one: f"{one.scope} {one.name}",
+        (request.who.tenant, "freezes", None),
+        cursor,
+        limit,
+    )
 
 
 @post("/freezes", summary="Freeze actions", status_code=200)

@@ -86,8 +86,9 @@ async def list_receipts(
 ) -> Page[Receipt]:
     """Actions that a person has to settle, also of runs that have ended. `GET /runs/{run_id}/receipts` lists the other states."""
     of = (request.who.tenant, f"receipts {state_}", None)
-    place = decode_place(cursor, of, QuestionPlace, (FOREVER_US, 0, 0))
-    items, last = await request.engine.receipts.unknown_page(place, limit)
+    items, last = await request.engine.receipts.unknown_page(
+        decode_place(cursor, of, QuestionPlace, (FOREVER_US, 0, 0)), limit
+    )
     return make_page(items, of, last)
 
 
@@ -129,9 +130,12 @@ async def run_receipts(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Receipt]:
     """All receipts of the run, the oldest first."""
-    found = await request.engine.receipts.list(run_id)
     return page_of_list(
-        found, lambda one: one.no, (request.who.tenant, f"receipts of {run_id}", None), cursor, limit
+        await request.engine.receipts.list(run_id),
+        lambda one: one.no,
+        (request.who.tenant, f"receipts of {run_id}", None),
+        cursor,
+        limit,
     )
 
 

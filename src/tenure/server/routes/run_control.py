@@ -208,8 +208,11 @@ async def unpause_run(request: ApiRequest, run_id: FromPath[str]) -> PauseState:
 @post("/runs/{run_id:str}/steps/{key:str}/cancel", summary="Cancel one step", status_code=202)
 async def cancel_step(request: ApiRequest, run_id: FromPath[str], key: FromPath[str]) -> StepState:
     """Request cancellation of a step. Its worker is asked to stop."""
-    state = await request.engine.runs.cancel_step(run_id, key, involved=request.who.people)
-    return StepState(id=run_id, step=key, state=state)
+    return StepState(
+        id=run_id,
+        step=key,
+        state=await request.engine.runs.cancel_step(run_id, key, involved=request.who.people),
+    )
 
 
 @post("/runs/{run_id:str}/revoke", summary="Revoke the lease of a step", status_code=200)
@@ -300,8 +303,9 @@ async def resume_run(
         )
         if command is not None:
             return await start_from_run(request, engine, command, held)
-        status = (await engine.scope.reader.row(number)).status
-        return StoredResponse.of(RunControlResult(id=run_id, status=status), run_id=number)
+        return StoredResponse.of(
+            RunControlResult(id=run_id, status=(await engine.scope.reader.row(number)).status), run_id=number
+        )
 
     return await idempotent(request, operation, run_id=number)
 
@@ -322,9 +326,11 @@ async def start_from_run(
 ) -> StoredResponse:
     """Create a run from another run, under the request's key."""
     caller = api_caller(request.who, request.request_id)
-    involved = join_people(command.involved, request.who.people)
     command = msgspec.structs.replace(
-        command, context=caller.context, requester=caller.requester, involved=involved
+        command,
+        context=caller.context,
+        requester=caller.requester,
+        involved=join_people(command.involved, request.who.people),
     )
     if held is not None:
         record = held.record
@@ -356,9 +362,14 @@ async def cancel_runs(request: ApiRequest, data: JSONBody[CancelRunsRequest]) ->
     matching = await _find_matching(engine, data.filter)
     token = _token(engine.tenant, data.filter, matching)
     if data.token is None:
-        sample = [ids.run_text(run_id) for run_id in matching[:SAMPLE_MAX]]
         return to_response(
-            StoredResponse.of(CancelPreview(matched=len(matching), token=token, sample=sample))
+            StoredResponse.of(
+                CancelPreview(
+                    matched=len(matching),
+                    token=token,
+                    sample=[ids.run_text(run_id) for run_id in matching[:SAMPLE_MAX]],
+                )
+            )
         )
     if data.token != token:
         raise TenureError(

@@ -42,8 +42,12 @@ async def start_run(service: ServerContext, scope: Any, body: bytes) -> StoredRe
     value, asked = await decode_body(body, StartRun)
     key = key_from_headers(scope["headers"], request_id_is_key=service.settings.request_id_is_key)
     keyed = None if key is None else await key_request(scope, key, value, large=len(body) > LARGE_BYTES)
-    caller = api_caller(who, state["request_id"], keyed)
-    return await start_with_answer(service.engine_of(who, asked.workspace).scope, asked, caller, keyed)
+    return await start_with_answer(
+        service.engine_of(who, asked.workspace).scope,
+        asked,
+        api_caller(who, state["request_id"], keyed),
+        keyed,
+    )
 
 
 @dataclass
@@ -51,9 +55,11 @@ class _StartRunOperation(Operation):
     """`start_run` decodes the body itself, so the framework does not know its type."""
 
     def __post_init__(self) -> None:
-        schema = Reference(ref="#/components/schemas/StartRun")
         self.request_body = RequestBody(
-            content={"application/json": OpenAPIMediaType(schema=schema)}, required=True
+            content={
+                "application/json": OpenAPIMediaType(schema=Reference(ref="#/components/schemas/StartRun"))
+            },
+            required=True,
         )
 
 
@@ -71,8 +77,11 @@ async def run_agent(request: ApiRequest, data: JSONBody[StartRun]) -> Response[R
     wanted = await keyed(request)
     caller = api_caller(request.who, request.request_id, wanted)
     scope = request.service.engine_of(request.who, data.workspace).scope
-    asked = msgspec.structs.replace(data, profile=AGENTS)
-    return to_response(await start_with_answer(scope, asked, caller, wanted, _show_requested))
+    return to_response(
+        await start_with_answer(
+            scope, msgspec.structs.replace(data, profile=AGENTS), caller, wanted, _show_requested
+        )
+    )
 
 
 def _show_requested(run: RunCreated) -> RunCreated:
@@ -155,13 +164,18 @@ async def _start_item(
             raise hashed
         if name is not None and hashed is not None:
             wanted = KeyedRequest(tenant=who.tenant, source="api", name=name, hash=hashed)
-        scope = request.service.engine_of(who, item.workspace).scope
-        answer = await start_with_answer(scope, item, api_caller(who, request.request_id, wanted), wanted)
+        answer = await start_with_answer(
+            request.service.engine_of(who, item.workspace).scope,
+            item,
+            api_caller(who, request.request_id, wanted),
+            wanted,
+        )
     except TenureError as refused:
         error = to_tenure_error(refused)
         return RunBatchResult(status=error.spec.status, error=api_error(error, request.request_id))
-    run = msgspec.json.decode(answer.body, type=RunCreated)
-    return RunBatchResult(status=answer.status, run=run, replayed=answer.replayed)
+    return RunBatchResult(
+        status=answer.status, run=msgspec.json.decode(answer.body, type=RunCreated), replayed=answer.replayed
+    )
 
 
 HANDLERS = [create_run, create_runs, run_agent]

@@ -88,8 +88,9 @@ async def list_attempts(
     """The first attempt first. The key is percent-encoded: `plan/review#2` is `plan%2Freview%232`."""
     key = step_key(request.scope)
     items = await read_attempts(request.engine.store, await _run_number(request, run_id), key)
-    of = (request.who.tenant, f"attempts {run_id}", key)
-    return page_of_list(items, lambda one: one.n, of, cursor, limit)
+    return page_of_list(
+        items, lambda one: one.n, (request.who.tenant, f"attempts {run_id}", key), cursor, limit
+    )
 
 
 @get("/runs/{run_id:str}/steps/{key:str}/logs", summary="The log of a step")
@@ -140,9 +141,13 @@ async def list_tries(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[FailedAttempt]:
     """Attempts that failed or were lost, and the workers that took over, in order of time."""
-    items = await request.engine.scope.reader.tries(ids.run_int(run_id))
-    at = (request.who.tenant, f"tries {run_id}", None)
-    return page_of_list(items, lambda one: [one.step, one.attempt, one.state], at, cursor, limit)
+    return page_of_list(
+        await request.engine.scope.reader.tries(ids.run_int(run_id)),
+        lambda one: [one.step, one.attempt, one.state],
+        (request.who.tenant, f"tries {run_id}", None),
+        cursor,
+        limit,
+    )
 
 
 @get("/runs/{run_id:str}/events", summary="The history of a run")
@@ -237,8 +242,9 @@ async def get_artifact(
     if request.headers.get("if-none-match") == tag:
         return Response(content=b"", status_code=304, headers=headers)
     kind = line.content_type if _TYPE.fullmatch(line.content_type) else "application/octet-stream"
-    body = await request.engine.artifacts.get(artifact_reference(line))
-    return Response(content=body, media_type=kind, headers=headers)
+    return Response(
+        content=await request.engine.artifacts.get(artifact_reference(line)), media_type=kind, headers=headers
+    )
 
 
 HANDLERS = [

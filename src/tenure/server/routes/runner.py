@@ -97,8 +97,9 @@ async def _claim(request: ApiRequest, data: p.ClaimRequest) -> list[p.GrantedLea
 async def claim_steps(request: ApiRequest, data: JSONBody[p.ClaimRequest]) -> p.ClaimReply:
     """Lease up to `max` steps of the key's tenant that need one of these capabilities; wait if there are none. The same `claim_id` again
     returns the same leases, as far as they have not ended, and no others."""
-    leases = await _claim(request, data)
-    return p.ClaimReply(leases=leases, now=to_datetime(await request.service.leases.now_us()))
+    return p.ClaimReply(
+        leases=await _claim(request, data), now=to_datetime(await request.service.leases.now_us())
+    )
 
 
 @post("/runner/messages", status_code=200, summary="Send a batch of messages")
@@ -110,8 +111,9 @@ async def send_messages(request: ApiRequest, data: JSONBody[p.MessageBatch]) -> 
         data.claim.check()
     answers = await request.service.messages.handle_batch(request.who, data.messages)
     leases = [] if data.claim is None else await _claim(request, data.claim)
-    now = to_datetime(await request.service.leases.now_us())
-    return p.MessageBatchReply(answers=answers, leases=leases, now=now)
+    return p.MessageBatchReply(
+        answers=answers, leases=leases, now=to_datetime(await request.service.leases.now_us())
+    )
 
 
 @get("/runner/leases/{lease_id:str}", summary="What the holder of a lease resumes from")
@@ -168,8 +170,7 @@ async def list_lease_waits(
     ] = INTEGER_MAX,
 ) -> list[p.OpenedWait]:
     """The waits from one number to another, with their results."""
-    credential = await _check_lease(request, lease_id)
-    rows = await request.service.leases.read_waits(credential, first, last)
+    rows = await request.service.leases.read_waits(await _check_lease(request, lease_id), first, last)
     return [WAIT.encode(row) for row in rows]
 
 
@@ -224,8 +225,9 @@ async def upload_artifact(request: ApiRequest, lease_id: FromPath[str]) -> p.Upl
     in its place. For ten minutes after the lease's end it is accepted and marked late."""
     credential = await _check_lease(request, lease_id)
     wanted, body = decode_rest_of_path(request.scope, 4), await request.body()
-    content_type = request.headers.get("content-type", "")
-    stored = await request.service.leases.upload(credential, wanted, body, content_type)
+    stored = await request.service.leases.upload(
+        credential, wanted, body, request.headers.get("content-type", "")
+    )
     return p.UploadReply(
         name=wanted,
         size=len(body),

@@ -119,8 +119,9 @@ async def list_schedules(
     found = sorted(((one.created_at.timestamp(), one.name, one) for one in await _schedules(request).list()),
                    key=lambda row: row[:2], reverse=True)  # fmt: skip
     left = [row for row in found if row[:2] < place]
-    last = list(left[limit - 1][:2]) if len(left) > limit else None
-    return make_page([row[2] for row in left[:limit]], of, last)
+    return make_page(
+        [row[2] for row in left[:limit]], of, list(left[limit - 1][:2]) if len(left) > limit else None
+    )
 
 
 @post("/schedules", summary="Create a schedule", status_code=201)
@@ -144,8 +145,10 @@ async def get_schedule(request: ApiRequest, slots: Slots = 5) -> ScheduleDetail:
     """With its next times."""
     of, schedules = _name(request), _schedules(request)
     shown = await schedules.show(of)
-    times = await schedules.next(of, slots) if slots else []
-    return ScheduleDetail(**{w: getattr(shown, w) for w in shown.__struct_fields__}, next_times=times)
+    return ScheduleDetail(
+        **{w: getattr(shown, w) for w in shown.__struct_fields__},
+        next_times=await schedules.next(of, slots) if slots else [],
+    )
 
 
 @put("/schedules/{name:str}", summary="Change a schedule")
@@ -172,8 +175,9 @@ class ConfirmedSchedule(Schedule, frozen=True, kw_only=True):
 async def confirm_schedule(request: ApiRequest, data: JSONBody[ConfirmRequest]) -> ConfirmedSchedule:
     """From now on, people who created or changed the schedule are not involved in its runs for that reason alone. Its owner is."""
     made = await request.engine.confirmations.confirm_row("schedule", _name(request), data.revision)
-    found = await _schedules(request).show(_name(request))
-    return ConfirmedSchedule(**msgspec.structs.asdict(found), confirmed=made.people)
+    return ConfirmedSchedule(
+        **msgspec.structs.asdict(await _schedules(request).show(_name(request))), confirmed=made.people
+    )
 
 
 @delete("/schedules/{name:str}", summary="Delete a schedule", status_code=204)

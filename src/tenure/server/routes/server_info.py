@@ -83,8 +83,7 @@ async def get_metrics(request: ApiRequest) -> Response[bytes]:
     docs/observability.md."""
     who: Principal | None = request.scope["user"]
     tenant = None if who is None or who.kind == "operator" else who.tenant
-    body = await request.service.metrics.text(tenant)
-    return Response(body, headers={"content-type": CONTENT_TYPE_LATEST})
+    return Response(await request.service.metrics.text(tenant), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @get("/openapi.json", summary="This document", media_type=_JSON, operation_id="openapi", sync_to_thread=False)

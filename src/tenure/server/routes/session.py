@@ -100,8 +100,10 @@ async def create_session(request: ApiRequest) -> Response[CallerInfo]:
     secret, seconds = new_secret(), service.settings.session_seconds
     digest = hash_session(secret)
     await service.identity.begin_session(digest, who.key_id, who.tenant, seconds)
-    held = msgspec.structs.replace(who, by_cookie=True, session=digest)
-    return Response(_show_caller(held), cookies=[_cookie(request, secret, seconds)])
+    return Response(
+        _show_caller(msgspec.structs.replace(who, by_cookie=True, session=digest)),
+        cookies=[_cookie(request, secret, seconds)],
+    )
 
 
 @get("/session", summary="The caller")

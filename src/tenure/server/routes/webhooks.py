@@ -183,8 +183,7 @@ async def update_webhook(
     """Replace all of its fields. When it is enabled again, it gets the events since it was disabled, as far as they are kept."""
     webhooks = _webhooks(request)
     old = await webhooks.find(webhook_id)
-    columns = _columns(request, data)
-    row = await webhooks.update(old, data.revision, **columns, disabled=data.disabled)
+    row = await webhooks.update(old, data.revision, **_columns(request, data), disabled=data.disabled)
     request.service.publisher.refresh()
     return _view(row)
 

@@ -140,8 +140,9 @@ class RunnerLeases:
             return is_connected() and remote.name not in self._ended_claims
 
         claimed = await self._orchestrator.claims.remote(wanted, wait_seconds if limit else 0.0, still_waits)
-        granted = [row.run_id for row in claimed.before] + [lease.run_id for lease in claimed.leases]
-        await self._involve_people(who, granted)
+        await self._involve_people(
+            who, [row.run_id for row in claimed.before] + [lease.run_id for lease in claimed.leases]
+        )
         if claimed.before:
             details = await self._details([(row.run_id, row.idx, row.n) for row in claimed.before])
             return [
