@@ -44,7 +44,6 @@ MODULES = (
     "webhooks",
     "workflows",
 )
-"""The modules of `tenure.server.routes`."""
 
 
 def handlers() -> list[Any]:

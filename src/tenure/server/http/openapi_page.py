@@ -1,6 +1,6 @@
 """The OpenAPI document as a page.
 
-Law: the page is whole: no script, and nothing from another server. Its policy says so to the browser.
+Law: the page has no scripts and loads nothing from other servers. Its content security policy enforces this.
 """
 
 from __future__ import annotations

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _LARGE = "the headers are too large"
 
 HEADERS_MAX = 200
-"""Headers of one request."""
 _MANY = f"the request has more than {HEADERS_MAX} headers, which is the limit"
 HEADER_BYTES = 100
 """What a header takes in memory besides its text."""
@@ -79,7 +78,6 @@ class LimitedProtocol(HttpToolsProtocol):
     _refusal: TenureError | None = None
     _header_timer: asyncio.TimerHandle | None = None
     _counted = False
-    """Whether this connection is counted."""
     _counted_group: str | None = None
     """The address group that this connection is counted for."""
     _client_group: str = ""

@@ -156,7 +156,6 @@ class StreamListener:
         self.sent_at = time.monotonic()
         self.ended: str | None = None
         self.task: asyncio.Task[None] | None = None
-        """The task that sends."""
         self._waiter: asyncio.Future[None] | None = None
 
     def wants(self, news: Notification) -> bool:

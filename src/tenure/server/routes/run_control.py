@@ -71,7 +71,6 @@ class StepState(msgspec.Struct, frozen=True, kw_only=True):
     """A step's state after the request."""
 
     id: str
-    """The run's id."""
     step: str
     state: str
 
@@ -87,7 +86,6 @@ class RevokedStep(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the step whose lease was revoked."""
 
     id: str
-    """The run's id."""
     state: str
 
 

@@ -38,7 +38,6 @@ class ScheduleFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The fields of a schedule."""
 
     workflow: Name
-    """A registered workflow."""
     version: Name | None = None
     """By default the newest version now. It does not change later."""
     cron: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]

@@ -61,7 +61,6 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     url: str
     secret: str
-    """The reference to the secret."""
     types: list[str]
     workflow: str | None
     owner: str
