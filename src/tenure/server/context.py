@@ -68,7 +68,7 @@ class ServerContext:
         self.intake = HookIntake(
             engine.runtime, self.identity, self.name, answer_seconds=settings.hook_answer_seconds
         )
-        self.intake.on_taken = self.observer.repeated
+        self.intake.on_taken = self.observer.record_key_use
         self.status_batcher = StatusBatcher(engine.store)
         self.leases = RunnerLeases(engine.runtime)
         self.messages = RunnerMessages(self.leases)

@@ -121,7 +121,7 @@ class Authenticator:
             raise TenureError("UNAUTHENTICATED")
         return who
 
-    async def still(self, who: Principal) -> Principal | None:
+    async def revalidate(self, who: Principal) -> Principal | None:
         """A caller who was admitted before, with its current rights; None if it would be refused now. Streams use this."""
         if who.by_cookie:
             return await self._keys.find_session(who.session)

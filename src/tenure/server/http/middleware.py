@@ -145,8 +145,8 @@ class RequestMiddleware:
             seconds = time.perf_counter() - began
             tracing.end(scope, status)
             if "keyed" in scope["state"]:
-                self._observer.answered(scope["state"], status, sent, scope["user"].tenant)
-            self._observer.metrics.answered(scope.get("path_template"), method, status, seconds)
+                self._observer.record_answer(scope["state"], status, sent, scope["user"].tenant)
+            self._observer.metrics.count_request(scope.get("path_template"), method, status, seconds)
             if self._settings.log_requests:
                 _log_request(scope, request_id, status, seconds)
 

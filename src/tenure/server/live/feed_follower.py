@@ -131,7 +131,7 @@ class StreamListener:
     """The listener of one stream: its filters, and the frames that wait to be sent."""
 
     __slots__ = (
-        "_size", "_waiter", "credential", "ended", "frames", "good", "place", "runs", "sent_at", "task", "tenant", "types",
+        "_size", "_waiter", "credential", "ended", "frames", "is_valid", "place", "runs", "sent_at", "task", "tenant", "types",
     )  # fmt: skip
 
     def __init__(
@@ -140,7 +140,7 @@ class StreamListener:
         runs: frozenset[int],
         types: frozenset[str],
         credential: str,
-        good: Callable[[], Awaitable[bool]],
+        is_valid: Callable[[], Awaitable[bool]],
     ) -> None:
         self.tenant = tenant
         self.runs = runs
@@ -148,7 +148,7 @@ class StreamListener:
         self.types = types
         """Empty: all types."""
         self.credential = credential
-        self.good = good
+        self.is_valid = is_valid
         """Whether the credential is still valid."""
         self.place: Place = (0, 0)
         self.frames: deque[bytes] = deque()
@@ -254,7 +254,7 @@ class FeedFollower:
 
     # --------------------------------------------------------------------------------------------- listeners
 
-    async def place(self, tenant: str, after: str | None) -> Place:
+    async def find_place(self, tenant: str, after: str | None) -> Place:
         """Where a tenant's listener begins: now, or after an event id. STREAM_RESET: what follows that event is no longer kept."""
         self._cursors = await self._feed.cursors()
         bounds = await self._feed.bounds()
@@ -301,7 +301,7 @@ class FeedFollower:
         if not group:
             self._listeners.pop(listener.tenant, None)
 
-    def _id(self, tenant: str, pos: int, part: int) -> str:
+    def _event_id(self, tenant: str, pos: int, part: int) -> str:
         """A place as the tenant sees it."""
         assert self._cursors is not None, "a listener has a place"
         return self._cursors.encode(tenant, pos, part, getrandbits(32))
@@ -317,7 +317,7 @@ class FeedFollower:
             looked += len(row.body)
             for news in build_notifications(decode_feed_lines(row.body), {tenant}):
                 if (row.pos, news.part) > after and listener.wants(news):
-                    frames.append(make_frame(self._id(tenant, row.pos, news.part), news))
+                    frames.append(make_frame(self._event_id(tenant, row.pos, news.part), news))
                     if len(frames) >= PAGE_FRAMES:
                         return b"".join(frames), (row.pos, news.part)
         return b"".join(frames), None
@@ -325,7 +325,7 @@ class FeedFollower:
     def first_frame(self, listener: StreamListener) -> bytes:
         """The first frame: an id without an event, so that a client that is cut off before the first event returns to this place."""
         pos, part = listener.place
-        return b": listening\nid: %b\n\n" % self._id(listener.tenant, pos, part).encode()
+        return b": listening\nid: %b\n\n" % self._event_id(listener.tenant, pos, part).encode()
 
     # ------------------------------------------------------------------------------------------ the reader
 
@@ -376,7 +376,7 @@ class FeedFollower:
         by_tenant: dict[str, list[tuple[Notification, bytes]]] = {}
         for news in build_notifications(decode_feed_lines(row.body), self._listeners.keys()):
             tenant = news.told.tenant
-            frame = make_frame(self._id(tenant, row.pos, news.part), news)
+            frame = make_frame(self._event_id(tenant, row.pos, news.part), news)
             by_tenant.setdefault(tenant, []).append((news, frame))
         for tenant, made in by_tenant.items():
             together = b"".join([frame for _, frame in made])
@@ -399,7 +399,7 @@ class FeedFollower:
             now = time.monotonic()
             for listener in self.listeners:
                 if now - listener.sent_at >= KEEP_ALIVE_SECONDS and not listener.frames:
-                    id_ = self._id(listener.tenant, max(self._pos, listener.place[0]) + 1, 0)
+                    id_ = self._event_id(listener.tenant, max(self._pos, listener.place[0]) + 1, 0)
                     listener.put(b": keep-alive\nid: %b\n\n" % id_.encode())
             if now - looked >= CREDENTIAL_SECONDS:
                 looked = now
@@ -411,10 +411,10 @@ class FeedFollower:
             by_credential.setdefault(listener.credential, []).append(listener)
         for listeners in by_credential.values():
             try:
-                good = await listeners[0].good()
+                valid = await listeners[0].is_valid()
             except Exception as fault:  # without the store nothing new is sent either, so the stream may stay
                 log.warning("credential_check_failed", error=repr(fault))
                 continue
-            if not good:
+            if not valid:
                 for listener in listeners:
                     listener.end("credential")

@@ -174,7 +174,7 @@ class Metrics:
 
     # ------------------------------------------------------------------------------------------ counting
 
-    def seen(self, event: ObservedEvent, words: tuple[str, str]) -> None:
+    def count_event(self, event: ObservedEvent, words: tuple[str, str]) -> None:
         """Count an event of a run; `words` are its states before and after, in its profile's words."""
         tenant = self.tenant(event.tenant)
         if event.before is not None and event.before != event.status:
@@ -190,16 +190,16 @@ class Metrics:
             if event.reason is not None:
                 self._gwi_durations.add(seconds, (self._type(event.workflow), words[1], tenant))
 
-    def idempotency(self, source: str, result: str) -> None:
+    def count_key_use(self, source: str, result: str) -> None:
         """Count a request under an idempotency key: `result` is hit, miss, conflict or expired."""
         self._hits.add((source, result))
         self._gwi_hits.add((source, result))
 
-    def committed(self, commands: int, seconds: float) -> None:
+    def count_commit(self, commands: int, seconds: float) -> None:
         self._batches.add(commands)
         self._commits.add(seconds)
 
-    def answered(self, route: str | None, method: str, status: int, seconds: float) -> None:
+    def count_request(self, route: str | None, method: str, status: int, seconds: float) -> None:
         labels = (route or OTHER, method if method in METHODS else OTHER)
         self._requests.add((*labels, str(status)))
         if route != STREAM:  # a stream is open as long as its client listens

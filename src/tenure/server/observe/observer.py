@@ -39,7 +39,7 @@ class Observer:
 
     def start(self) -> None:
         self._end = self._orchestrator.watch(self._observe)
-        self._orchestrator.on_batch = self.metrics.committed
+        self._orchestrator.on_batch = self.metrics.count_commit
         gauges, counters, orchestrator = self.metrics.gauges, self.metrics.counters, self._orchestrator
         gauges["tenure_commands_waiting"] = (
             "Commands that wait for a commit in this process",
@@ -75,13 +75,13 @@ class Observer:
             self._end = None
         self._orchestrator.on_batch = None
 
-    def repeated(self, source: str, result: str, key: str, run_id: str | None, tenant: str) -> None:
+    def record_key_use(self, source: str, result: str, key: str, run_id: str | None, tenant: str) -> None:
         """Record a request under an idempotency key: `result` is hit, miss, conflict or expired."""
-        self.metrics.idempotency(source, result)
+        self.metrics.count_key_use(source, result)
         if self.event_log is not None and result in ("hit", "expired"):
             self.event_log.idempotency_hit(key, run_id, tenant)
 
-    def answered(
+    def record_answer(
         self, state: dict[str, Any], status: int, headers: Mapping[bytes, bytes], tenant: str
     ) -> None:
         result = _RESULTS.get(state.get("code", ""))
@@ -91,14 +91,14 @@ class Observer:
             result = "hit" if b"idempotency-replayed" in headers or status == 202 else "miss"
         place = headers.get(b"location", b"").decode()
         run = place.removeprefix("/runs/") if place.startswith("/runs/") else None
-        self.repeated("api", result, state["keyed"], run, tenant)
+        self.record_key_use("api", result, state["keyed"], run, tenant)
 
     def _observe(self, events: list[ObservedEvent]) -> None:
         for event in events:
             words = self._words(event)
-            self.metrics.seen(event, words)
+            self.metrics.count_event(event, words)
             if self.event_log is not None:
-                self.event_log.seen(event, words)
+                self.event_log.log_event(event, words)
 
     def _words(self, event: ObservedEvent) -> tuple[str, str]:
         """The run's states before and after an event; the same word twice if the state did not change."""

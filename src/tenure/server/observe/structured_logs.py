@@ -92,7 +92,7 @@ class RunEventLog:
     def __init__(self) -> None:
         self._log = structlog.get_logger("tenure.runs")
 
-    def seen(self, event: ObservedEvent, words: tuple[str, str]) -> None:
+    def log_event(self, event: ObservedEvent, words: tuple[str, str]) -> None:
         """Log an event of a run; `words` are its states before and after, in its profile's words."""
         about: dict[str, Any] = {"runId": ids.run_text(event.run_id), "tenant": event.tenant}
         if event.created:

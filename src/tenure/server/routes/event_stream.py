@@ -67,7 +67,7 @@ async def stream_events(
         frozenset(type_ or ()),
         *_credential(request),
     )
-    listener.place = await follower.place(request.who.tenant, last_event_id or after)
+    listener.place = await follower.find_place(request.who.tenant, last_event_id or after)
     return EventStream(
         follower, listener, request.service.load.hold_stream(request.who.key_id, request.who.tenant)
     )
@@ -85,11 +85,11 @@ def _credential(request: ApiRequest) -> tuple[str, Callable[[], Awaitable[bool]]
     """The id of the caller's credential, and a check that it is still valid."""
     gate, who, allowed = request.service.gate, request.who, ALLOWED[ROUTE]
 
-    async def good() -> bool:
-        now = await gate.still(who)
+    async def is_valid() -> bool:
+        now = await gate.revalidate(who)
         return now is not None and bool(now.roles & allowed)
 
-    return who.session.hex() if who.by_cookie else who.key_id, good
+    return who.session.hex() if who.by_cookie else who.key_id, is_valid
 
 
 HANDLERS = [stream_events]
