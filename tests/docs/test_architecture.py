@@ -21,12 +21,22 @@ def block_after(text: str) -> list[str]:
     return rest.split("```")[1].splitlines()[1:]
 
 
-def test_the_layers_are_those_that_the_build_proves() -> None:
+def contract(id_: str, field: str) -> list[str]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (layers,) = (one["layers"] for one in contracts if one["id"] == "layers")
-    proven = [re.findall(r"\w+", layer) for layer in layers]
+    (found,) = (one[field] for one in contracts if one["id"] == id_)
+    return list(found)
+
+
+def test_the_layers_are_those_that_the_build_proves() -> None:
+    proven = [re.findall(r"\w+", layer) for layer in contract("layers", "layers")]
     drawn = [line for line in block_after("\n## Layers\n") if not line.startswith("--")]
     assert [re.findall(r"\w+", line.partition("  ")[0]) for line in drawn] == proven
+
+
+def test_services_and_every_layer_below_are_kept_from_interfaces() -> None:
+    layers = [re.findall(r"\w+", layer) for layer in contract("layers", "layers")]
+    below = [f"tenure.{name}" for layer in layers[layers.index(["services"]) :] for name in layer]
+    assert contract("application-without-interfaces", "source_modules") == below
 
 
 def test_every_module_of_decide_is_listed() -> None:

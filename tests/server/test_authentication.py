@@ -9,6 +9,7 @@ from tenure.errors import TenureError
 from tenure.kernel.identity_rows import ApiKeyRow
 from tenure.server.auth import authentication as gates
 from tenure.server.settings import Settings
+from tenure.services.identity import key_lookup
 from tenure.services.identity.principals import new_key
 from tests.server.stage import ACME, problem, site
 
@@ -188,7 +189,8 @@ async def test_a_key_that_has_ended_and_its_sessions_count_for_their_address(
 async def test_strangers_do_not_crowd_out_those_who_are_known(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gates, "CACHED_MAX", 4)
+    monkeypatch.setattr(gates, "BUCKETS_MAX", 4)
+    monkeypatch.setattr(key_lookup, "CACHED_MAX", 4)
     async with site(url, key_cache_seconds=1000.0) as s:
         key = await s.key("viewer")
         gate = s.service.gate
@@ -199,7 +201,8 @@ async def test_strangers_do_not_crowd_out_those_who_are_known(
         assert await gate.by_bearer(f"Bearer {key}".encode()) is who, "still the one that was looked up"
         for _ in range(20):
             await gate.by_bearer(f"Bearer {await s.key('viewer')}".encode())
-        kept = (gate._known, gate._strangers, gate._sessions, gate._buckets, gate._refusals)
+        keys = gate._keys
+        kept = (keys._known, keys._unknown, keys._sessions, gate._buckets, gate._refusals)
         assert all(len(each) <= 4 for each in kept)
 
 

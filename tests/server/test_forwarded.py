@@ -119,7 +119,7 @@ async def test_half_sent_bodies_behind_a_proxy_are_counted_for_the_client(tmp_pa
             await until(lambda: s.service.load.half_sent == 3)
             await held[4].send(half(key, x_forwarded_for=MINE))
             assert (await held[4].answer())[0] == 429
-        await until(lambda: not s.service.load._from and not s.service.load._bodies)
+        await until(lambda: not s.service.load._connections_of and not s.service.load._half_sent_of)
 
 
 # ------------------------------------------------------------------------------------------------------ HSTS

@@ -11,7 +11,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.kernel.identity_rows import ApiKeyRow
 from tenure.kernel.run_rows import IdempotencyRow
-from tenure.server.auth.authentication import new_key
+from tenure.services.identity.principals import new_key
 from tenure.store.idempotency import HeldRecord, KeyedRequest
 from tests.server.cutting_proxy import cutting
 from tests.server.stage import ACME, Site, problem, site

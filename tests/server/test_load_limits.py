@@ -187,7 +187,7 @@ async def test_streams_are_bounded_and_free_again(url: str, setting: str, bound:
             async with stranger.stream("GET", "/events/stream") as theirs:
                 assert theirs.status_code == 200, "others are not touched"
         assert await refused(s, bound) == 1
-        await until(lambda: not s.service.load._by_key and not s.service.load._by_tenant)
+        await until(lambda: not s.service.load._streams_of_key and not s.service.load._streams_of_tenant)
         async with other.stream("GET", "/events/stream") as again:
             assert again.status_code == 200
 
@@ -249,8 +249,8 @@ async def test_pipelined_requests_behind_a_proxy_are_counted_for_their_own_clien
         async with sockets(s, 1) as [one]:
             await one.send(asked(key, x_forwarded_for="192.0.2.1") + half(key, x_forwarded_for="192.0.2.2"))
             await answers(one, 1)
-            assert s.service.load._from == {"192.0.2.2": 1}
-        await until(lambda: not s.service.load._from and not s.service.load._bodies)
+            assert s.service.load._connections_of == {"192.0.2.2": 1}
+        await until(lambda: not s.service.load._connections_of and not s.service.load._half_sent_of)
 
 
 async def test_a_connection_has_a_bounded_number_of_requests_that_are_not_answered(file: str) -> None:
@@ -270,8 +270,8 @@ async def test_a_stream_ends_with_its_connection_though_a_request_was_pipelined_
         async with sockets(s, 1) as [one]:
             await one.send(asked(key, "/events/stream") + asked(key))
             await one.reader.readuntil(b"\r\n\r\n")
-            assert s.service.load._by_key
-        await until(lambda: not s.service.load._by_key and s.service.load.connections == 0)
+            assert s.service.load._streams_of_key
+        await until(lambda: not s.service.load._streams_of_key and s.service.load.connections == 0)
 
 
 # -------------------------------------------------------------------------------------------------------- headers

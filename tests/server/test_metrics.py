@@ -26,7 +26,7 @@ _LINE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 
 async def scraped(s: Site) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Everything that is told, by name and labels."""
-    s.service.metrics.forget()
+    s.service.metrics._read_at = -1e9  # the gauges are read again
     text = (await (await s.caller()).get("/metrics")).text
     found = {}
     for line in text.splitlines():

@@ -18,12 +18,12 @@ from tenure import durations, ids, secrets, suggestions
 from tenure.expressions import cel_syntax, expression, templates, yaml_parser
 from tenure.limits import EXPRESSION_BYTES_MAX
 from tenure.outbound import urls
-from tenure.server import idempotency
-from tenure.server.auth import authentication
-from tenure.server.http import etags, methods, path_segments
+from tenure.reads.cursors import decode_cursor
+from tenure.server import idempotency, run_status
+from tenure.server.auth import authentication, roles
+from tenure.server.http import path_segments
 from tenure.server.http.middleware import check_depth
 from tenure.server.observe.tracing import RequestSpan
-from tenure.server.paging import decode_cursor
 from tenure.server.settings import Settings
 from tenure.services.hooks import events, signatures
 from tenure.services.identity.validation import is_id
@@ -77,11 +77,11 @@ def _tracing(name: bytes) -> Callable[[str], Any]:
 HEADERS: dict[str, Callable[[str], Any]] = {
     "Authorization": lambda text: authentication._BEARER.fullmatch(text.encode()),
     "Cookie": lambda text: authentication.session_cookie(_scope(b"cookie", text)["headers"]),
-    "Host": lambda text: authentication._asked_here({"host": text}),
+    "Host": lambda text: authentication._names_this_machine({"host": text}),
     "Origin": lambda text: authentication.check_origin(
         {"origin": text, "host": text}, Settings(behind_proxy=True)
     ),
-    "If-None-Match": lambda text: etags.matches_etag(text, '"1"'),
+    "If-None-Match": lambda text: run_status.matches_etag(text, '"1"'),
     "Last-Event-ID": lambda text: FeedCursors(b"k" * 32).decode("acme", text),
     "traceparent": _tracing(b"traceparent"),
     "tracestate": _tracing(b"tracestate"),
@@ -89,7 +89,7 @@ HEADERS: dict[str, Callable[[str], Any]] = {
     "query": lambda text: (
         ASGIConnection(cast("Any", {**_scope(b"a", ""), "query_string": text.encode()})).query_params
     ),
-    "path": lambda text: methods.methods_at("/" + text),
+    "path": lambda text: roles.methods_at("/" + text),
     "raw path": lambda text: path_segments.keep_slashes(
         cast("Any", {"raw_path": b"/%2f" + text.encode(), "path": ""})
     ),

@@ -9,7 +9,7 @@ import pytest
 
 from tenure import Cap
 from tenure.kernel.identity_rows import ApiKeyRow, ClientRow, PersonRow
-from tenure.server.auth.authentication import new_id, new_key
+from tenure.services.identity.principals import new_id, new_key
 from tests.server.stage import ACME, Site, problem, site
 from tests.server.workflows import begin, echo, register
 

@@ -9,7 +9,7 @@ import pytest
 from tenure.client import Client
 from tenure.errors import TenureError
 from tenure.reads import run_list
-from tenure.server.paging import encode_cursor
+from tenure.reads.cursors import encode_cursor
 from tenure.shapes.runs import RunTrigger
 from tests.server.stage import problem, site
 

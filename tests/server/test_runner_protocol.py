@@ -94,7 +94,7 @@ async def test_a_runner_waits_at_the_server_for_work(url: str) -> None:
     async with site(url) as s:
         runner = PlainRunner(s.address, await s.key("runner"), CAPABILITIES)
         waiting = asyncio.create_task(asyncio.to_thread(runner.claim, 20))
-        await until(lambda: s.service.runners is not None, "the server")
+        await until(lambda: s.service.leases is not None, "the server")
         run = await start(s)
         (job,) = await waiting
         assert job.lease["run_id"] == run

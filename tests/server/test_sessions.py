@@ -100,13 +100,13 @@ async def test_who_was_let_in_is_looked_at_again(url: str) -> None:
         gate = s.service.gate
         by_key = await gate.by_bearer(f"Bearer {key}".encode())
         by_cookie = await gate.by_cookie(browser.cookies[COOKIE])
-        assert await gate.still(by_key) == by_key
-        assert await gate.still(by_cookie) == by_cookie
+        assert await gate.revalidate(by_key) == by_key
+        assert await gate.revalidate(by_cookie) == by_cookie
         await browser.delete("/session", headers={"Origin": s.address})
-        assert await gate.still(by_cookie) is None
-        assert await gate.still(by_key) == by_key
+        assert await gate.revalidate(by_cookie) is None
+        assert await gate.revalidate(by_key) == by_key
         await (await s.as_("admin")).delete(f"/keys/{key.split('_')[1]}")
-        assert await gate.still(by_key) is None
+        assert await gate.revalidate(by_key) is None
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "x" * 43, "a" * 5000, "tn_aaaaaaaaaaaa_" + "a" * 43])

@@ -1,4 +1,4 @@
-"""A client: a server's runs as methods, in the groups and with the shapes of an engine.
+"""The client of a server, with the groups and the shapes of an engine.
 
 Laws:
 1. The owner of the key is the actor; an `actor` or `approver` that is given is not sent.
@@ -13,17 +13,13 @@ from typing import Any, Self
 
 import msgspec
 
-from tenure.client.approvals import RemoteApprovals
-from tenure.client.confirmations import RemoteConfirmations
-from tenure.client.costs import RemoteCosts
+from tenure.client.approvals import RemoteApprovals, RemoteConfirmations
 from tenure.client.evidence import RemoteEvidence
 from tenure.client.identity import RemoteClients, RemoteKeys, RemotePeople, RemoteTenants
-from tenure.client.receipts import RemoteReceipts
+from tenure.client.receipts import RemoteCosts, RemoteReceipts, RemoteUndos
 from tenure.client.runs import RemoteRuns
-from tenure.client.schedules import RemoteSchedules
-from tenure.client.transport import PATIENCE_SECONDS, Transport
-from tenure.client.undo import RemoteUndos
-from tenure.client.workflows import RemoteWorkflows
+from tenure.client.transport import PATIENCE_SECONDS, Transport, drop_none
+from tenure.client.workflows import RemoteSchedules, RemoteWorkflows
 from tenure.shapes.events import StreamEvent
 from tenure.shapes.runs import Run, SignalResult
 
@@ -72,17 +68,15 @@ class Client:
         key: str | None = None,
         **options: Any,
     ) -> str:
-        """Start a run of a registered workflow; its id. The options are those of POST /runs: version, labels, metadata,
+        """Start a run of a registered workflow. Returns its id. The options are those of POST /runs: version, labels, metadata,
         priority, profile, workspace, trigger, concurrency_key, supersede, not_before, timeout.
 
-        With a `key`, the same request again answers the same run.
+        With a `key`, the same request again returns the same run.
         """
         if isinstance(options.get("not_before"), datetime):
             options["not_before"] = options["not_before"].isoformat()
-        body = {"workflow": workflow, "input": dict(input or {})}
-        body |= {name: value for name, value in options.items() if value is not None}
-        made = await self.transport.send("POST", "/runs", dict[str, Any], body, key=key)
-        return str(made["id"])
+        body = {"workflow": workflow, "input": dict(input or {}), **drop_none(**options)}
+        return str((await self.transport.send("POST", "/runs", dict[str, Any], body, key=key))["id"])
 
     async def get(self, run_id: str, profile: str | None = None) -> Run:
         """The run with its input, output and error; in the words of its own profile, unless another is named."""
@@ -111,7 +105,7 @@ class Client:
     async def stream(
         self, *, run: str | None = None, types: Collection[str] = (), after: str | None = None
     ) -> AsyncIterator[StreamEvent]:
-        """Events as they happen; with `after` (an event's id) from there on, without a gap."""
+        """Events as they happen; with `after` (the id of an event), all events after that one."""
         headers = {"Accept": "text/event-stream", **({} if after is None else {"Last-Event-ID": after})}
         params = {name: value for name, value in (("run", run), ("type", list(types))) if value}
         number = ""

@@ -1,9 +1,9 @@
-"""A server's ledger over HTTP: its signed checkpoints, and what they prove without its database.
+"""The ledger of a server: its signed checkpoints, and what they prove without the database.
 
 Laws:
-1. The server is not believed: a leaf is shown where its proof leads to the checkpoint, and a ledger goes on from another where the
-   proof of that does. What takes the database is said to be not checked.
-2. It is the ledger of the tenant whose key is used, as far as a checkpoint was signed for it.
+1. The server is not trusted. A leaf is shown only if its proof leads to the checkpoint, and a ledger continues another only if a proof
+   shows it. A check that needs the database is reported as not done.
+2. It is the ledger of the key's tenant, up to its newest signed checkpoint.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ class _Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteLedger:
-    """See the laws above. `tenant` is the one that was named, if one was."""
+    """See the laws above. If a `tenant` is named, the key must be of that tenant."""
 
     def __init__(self, to: Transport, tenant: str | None = None) -> None:
         self._to = to
         self._tenant = tenant
 
     async def newest(self) -> LedgerCheckpoint | None:
-        """The newest checkpoint; None: nothing was signed for."""
+        """The newest checkpoint; None if nothing is signed yet."""
         found = await self._signed()
         return None if found is None else signed_notes.parse_checkpoint(found.note)
 
     async def leaves(self, checkpoint: LedgerCheckpoint, count: int) -> list[dict[str, Any]]:
-        """The last leaves below a checkpoint: what they say, or that a proof does not lead to it."""
+        """The last leaves below a checkpoint: their content, or what is wrong with their proof."""
         first = max(0, checkpoint.size - count)
         return list(
             await asyncio.gather(*(self._leaf(checkpoint, pos) for pos in range(first, checkpoint.size)))
         )
 
     async def export(self, to: str) -> SignedCheckpointRow:
-        """Write the newest checkpoint to a file or an object. An older ledger never takes the place of a newer one."""
+        """Write the newest checkpoint to a file or an object. An older ledger never replaces a newer one."""
         newest = await self._signed()
         if newest is None:
             raise TenureError("NOT_READY", NOTHING_SIGNED)
@@ -71,7 +71,7 @@ class RemoteLedger:
         return newest
 
     async def check_prefix(self, size: int, root: bytes, here: int) -> None:
-        """LEDGER_BROKEN unless the ledger of the newest checkpoint begins with what one of this size and root was signed over."""
+        """Raise LEDGER_BROKEN unless the ledger of the newest checkpoint begins with the ledger of this size and root."""
         newest = await self.newest()
         if newest is None or newest.size < max(size, here):
             there = 0 if newest is None else newest.size
@@ -80,22 +80,18 @@ class RemoteLedger:
                 f"the server has signed for {there} leaves, and a checkpoint was signed over {size}: its ledger was cut off, or an"
                 " older backup was put back",
             )
-        if not await self._goes_on(size, root, newest):
+        if not await self._is_continued(size, root, newest):
             raise TenureError(
                 "LEDGER_BROKEN",
                 f"the first {size} leaves of the server's ledger are not those that a checkpoint was signed over",
             )
 
     async def check(self, kept: LedgerCheckpoint | None, trust: TrustedKeys | None) -> LedgerAudit:
-        """The newest checkpoint, against the keys to believe and one that was kept elsewhere."""
+        """Check the newest checkpoint against trusted keys, and against a checkpoint that was kept elsewhere."""
         newest = await self.newest()
-        believed = trust
-        if believed is None:
-            believed = TrustedKeys.parse((await self._to.ask("GET", "/ledger/trust")).content)
-        flaws = await self._flaws(newest, kept, believed)
-        unchecked = [NO_DATABASE]
-        unchecked += [NO_CHECKPOINT] if kept is None else []
-        unchecked += [NO_TRUST] if trust is None else []
+        keys = trust or TrustedKeys.parse((await self._to.ask("GET", "/ledger/trust")).content)
+        flaws = await self._flaws(newest, kept, keys)
+        gaps = ((NO_DATABASE, True), (NO_CHECKPOINT, kept is None), (NO_TRUST, trust is None))
         return LedgerAudit(
             tenant="" if newest is None else tenant_of_checkpoint(newest),
             size=0 if newest is None else newest.size,
@@ -105,7 +101,7 @@ class RemoteLedger:
             checkpoints=0 if newest is None else 1,
             checked=[] if flaws or newest is None else _checked(newest, kept),
             flaws=flaws,
-            unchecked=unchecked,
+            unchecked=[text for text, applies in gaps if applies],
         )
 
     async def _flaws(
@@ -127,12 +123,12 @@ class RemoteLedger:
         if newest.origin != kept.origin:
             text = f"the checkpoint is of {kept.origin}, and this is {newest.origin}"
             return [LedgerFlaw(code="OTHER_LEDGER", place=place, text=text)]
-        if not await self._goes_on(kept.size, kept.root, newest):
+        if not await self._is_continued(kept.size, kept.root, newest):
             text = f"its first {kept.size} leaves are not those that the checkpoint was signed over"
             return [LedgerFlaw(code="REWRITTEN", place=place, text=text)]
         return []
 
-    async def _goes_on(self, size: int, root: bytes, newest: LedgerCheckpoint) -> bool:
+    async def _is_continued(self, size: int, root: bytes, newest: LedgerCheckpoint) -> bool:
         """Whether a proof shows that the newest ledger begins with an older one (law 1)."""
         found = await self._to.get(
             "/ledger/consistency", dict[str, Any], **{"from": str(size), "to": str(newest.size)}
@@ -165,7 +161,6 @@ class RemoteLedger:
 
 
 def _checked(newest: LedgerCheckpoint, kept: LedgerCheckpoint | None) -> list[str]:
-    """What was compared, in words."""
     found = [f"a key that is believed has signed for {newest.size} leaves"]
     if kept is not None:
         found.append(
@@ -175,6 +170,6 @@ def _checked(newest: LedgerCheckpoint, kept: LedgerCheckpoint | None) -> list[st
 
 
 def tenant_of_checkpoint(checkpoint: LedgerCheckpoint) -> str:
-    """Whose ledger a checkpoint is of, as its origin says; '' of the installation's."""
+    """The tenant in a checkpoint's origin; '' for the installation's ledger."""
     parts = checkpoint.origin.split("/")
     return unquote(parts[2]) if len(parts) == 3 else ""

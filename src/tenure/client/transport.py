@@ -1,10 +1,10 @@
-"""How a client asks a server.
+"""Requests of a client to its server.
 
 Laws:
-1. Every POST carries an idempotency key, the caller's or one of ours: so a request whose answer was lost is simply sent
-   again, and has one effect.
-2. What the server refuses is raised as the same `TenureError` that an engine would raise: code, message, details.
-3. A server out of reach, or one that says "later", is asked again until the patience is over.
+1. Every POST carries an idempotency key, the caller's or a random one. So a request whose response was lost is sent again, and has
+   one effect.
+2. A refusal of the server is raised as the same `TenureError` that an engine would raise: code, message, details.
+3. If the server is unreachable or asks to retry later, the request is sent again until `patience_seconds` have passed.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
 
 from tenure.canonical import encode_json
 from tenure.errors import CODES, Detail, TenureError
+from tenure.shapes.pages import Page
 
 T = TypeVar("T")
 
@@ -30,15 +32,15 @@ PAUSE_SECONDS_MAX = 3.0
 _AGAIN = frozenset({429, 502, 503})
 
 
-class _Problem(msgspec.Struct):
+class _ErrorFields(msgspec.Struct):
     code: str
     message: str = ""
     details: tuple[Detail, ...] = ()
     request_id: str = ""
 
 
-class _Refusal(msgspec.Struct):
-    error: _Problem
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorFields
 
 
 class Transport:
@@ -68,7 +70,6 @@ class Transport:
         )
 
     async def close(self) -> None:
-        """Let go of the connections."""
         await self._http.aclose()
 
     async def ask(
@@ -84,11 +85,14 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         again: bool = True,
     ) -> httpx.Response:
-        """The server's answer; a refusal is raised, at once where it is not to be asked `again`."""
+        """Send a request and return the response. A refusal is raised; without `again`, a retryable one too."""
         sent = {name: value for name, value in (params or {}).items() if value is not None}
         extra = dict(headers or {})
         if content is None and body is not None:
-            content = _encoded(body)
+            try:
+                content = encode_json(body)
+            except (TypeError, ValueError, OverflowError, RecursionError) as fault:
+                raise TenureError("INVALID_INPUT", f"what is sent must be JSON: {fault}") from fault
         if content is not None:
             extra["Content-Type"] = content_type
         if method == "POST":
@@ -115,35 +119,34 @@ class Transport:
             pause = min(pause * 2, PAUSE_SECONDS_MAX)
 
     async def get(self, path: str, answer: type[T], **params: Any) -> T:
-        """What lies at an address."""
-        found = await self.ask("GET", path, params=params)
-        return msgspec.json.decode(found.content, type=answer)
+        return msgspec.json.decode((await self.ask("GET", path, params=params)).content, type=answer)
 
     async def send(self, method: str, path: str, answer: type[T], body: Any = None, **options: Any) -> T:
-        """Change something; what it came to."""
-        found = await self.ask(method, path, body=body, **options)
-        return msgspec.json.decode(found.content or b"null", type=answer)
+        """Send a request that changes something, and return the decoded answer."""
+        return msgspec.json.decode(
+            (await self.ask(method, path, body=body, **options)).content or b"null", type=answer
+        )
 
     async def pages(self, path: str, item: type[T], *, limit: int | None = None, **params: Any) -> list[T]:
-        """A list, page by page; at most `limit` of it."""
+        """A whole list, or its first `limit` items, read page by page."""
         return (await self.part(path, item, limit=limit, **params))[0]
 
     async def part(
         self, path: str, item: type[T], *, limit: int | None = None, cursor: str | None = None, **params: Any
     ) -> tuple[list[T], str | None]:
-        """A part of a list, page by page, and the cursor of what follows it."""
+        """Items of a list after a cursor, read page by page, and the cursor of the items that follow them."""
         found: list[T] = []
         while limit is None or len(found) < limit:
             size = 200 if limit is None else min(limit - len(found), 200)
-            page = await self.get(path, dict[str, Any], **params, limit=size, cursor=cursor)
-            found += msgspec.convert(page["items"], list[item])  # type: ignore[valid-type]  # known when it is called
-            cursor = page.get("next_cursor")
+            page = await self.get(path, Page[item], **params, limit=size, cursor=cursor)  # type: ignore[valid-type]  # known when it is called
+            found += page.items
+            cursor = page.next_cursor
             if cursor is None:
                 break
         return found, cursor
 
     async def lines(self, path: str, headers: Mapping[str, str], **params: Any) -> AsyncIterator[str]:
-        """The lines of an answer that does not end by itself."""
+        """The lines of a stream."""
         timeout = httpx.Timeout(self._patience, read=60.0)
         async with self._http.stream(
             "GET", path, params=params, headers=dict(headers), timeout=timeout
@@ -155,22 +158,41 @@ class Transport:
                 yield line
 
 
-def _encoded(body: Any) -> bytes:
-    try:
-        return encode_json(body)
-    except (TypeError, ValueError, OverflowError, RecursionError) as fault:
-        raise TenureError("INVALID_INPUT", f"what is sent must be JSON: {fault}") from fault
-
-
 def _refused(answer: httpx.Response) -> TenureError:
-    """A refusal as an engine would raise it."""
+    """The error of a response, as an engine would raise it."""
     try:
-        problem = msgspec.json.decode(answer.content, type=_Refusal).error
+        problem = msgspec.json.decode(answer.content, type=_ErrorBody).error
     except msgspec.DecodeError:
-        text = f"the server answered {answer.status_code} and no error of ours; is it Tenure?"
-        return TenureError("UPSTREAM_UNAVAILABLE", text)
+        return TenureError(
+            "UPSTREAM_UNAVAILABLE",
+            f"the server answered {answer.status_code} and no error of ours; is it Tenure?",
+        )
     if problem.code not in CODES:  # a newer server knows more than we do
         code = "INTERNAL_ERROR" if answer.status_code >= 500 else "INVALID_INPUT"
         return TenureError(code, f"{problem.code}: {problem.message}", problem.details)
-    message = CODES[problem.code].plain_message(problem.message)
-    return TenureError(problem.code, message, problem.details, request_id=problem.request_id)
+    return TenureError(
+        problem.code,
+        CODES[problem.code].plain_message(problem.message),
+        problem.details,
+        request_id=problem.request_id,
+    )
+
+
+class RemoteGroup:
+    """A group of an engine, over HTTP."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def _post(self, field: str, path: str, body: Any = None) -> str:
+        """Send a POST, and return one field of the answer as text."""
+        return str((await self._transport.send("POST", path, dict[str, Any], body))[field])
+
+
+def join_path(*parts: str) -> str:
+    """A path of percent-encoded segments."""
+    return "".join(f"/{quote(part, safe='')}" for part in parts)
+
+
+def drop_none(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,6 +1,6 @@
-"""The application: routes, the gate before them, one shape of errors.
+"""The application: all routes, with authentication before them and one shape of errors.
 
-Law: whatever answers, answers through here: what no route catches becomes an error of the registry (`problems`).
+Law: an exception that no route catches becomes an error of the registry (`error_responses`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,10 @@ MODULES = (
     "server_info",
     "admin",
     "approvals",
-    "costs",
     "run_creation",
-    "errors",
     "evidence",
-    "freezes",
-    "health",
     "hooks",
     "hook_deliveries",
-    "inbox",
-    "ledger",
     "policies",
     "receipts",
     "run_parts",
@@ -47,35 +41,30 @@ MODULES = (
     "run_control",
     "event_stream",
     "identity",
-    "undo",
     "webhooks",
     "workflows",
 )
-"""Of `tenure.server.routes`."""
 
 
 def handlers() -> list[Any]:
-    """All routes."""
-    found: list[Any] = []
-    for name in MODULES:
-        found += import_module(f"tenure.server.routes.{name}").HANDLERS
-    return found
+    modules = (import_module(f"tenure.server.routes.{name}") for name in MODULES)
+    return [handler for module in modules for handler in module.HANDLERS]
 
 
 def make_app(service: ServerContext) -> ASGIApp:
-    """The application over a service, which whoever serves it starts and stops."""
+    """The application over a service. The caller starts and stops the service."""
     return RequestMiddleware(FastRoutes(_router(), service), service.settings, service.observer)
 
 
 @cache
 def _router() -> Litestar:
-    """All routes. It takes half a second to make, so a process makes one; the service comes with each request (`FastRoutes`)."""
+    """The router. It takes half a second to build, so a process builds one. The service comes with each request (`FastRoutes`)."""
     return Litestar(
         route_handlers=handlers(),
         request_class=ApiRequest,
         guards=[_admit, reject_unknown_parameters],
         exception_handlers={Exception: handle_exception},
-        openapi_config=None,  # the document is made, completed and served by ourselves
+        openapi_config=None,  # `http.openapi` builds and serves the document
         debug=False,
         logging_config=None,
     )

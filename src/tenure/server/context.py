@@ -1,4 +1,4 @@
-"""What all routes share: the engine, who may ask, and the settings."""
+"""What all routes of a server process share: the engine, authentication, limits, metrics and background tasks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
+from functools import partial
 
 from tenure.engine import Engine
 from tenure.errors import TenureError
@@ -16,6 +17,7 @@ from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.outbound.address_rules import AllowedNetworks
 from tenure.publish import WebhookDispatcher
 from tenure.publish.slack_cards import SlackCardPublisher
+from tenure.reads.metrics import read_gauges
 from tenure.reads.status_batch import StatusBatcher
 from tenure.sdk.definitions import Registry
 from tenure.secrets import Secrets
@@ -25,18 +27,20 @@ from tenure.server.load_limits import LoadLimits
 from tenure.server.observe.metrics import Metrics
 from tenure.server.observe.observer import Observer
 from tenure.server.observe.structured_logs import RunEventLog
-from tenure.server.runner.service import RunnerService
+from tenure.server.runner_messages import RunnerMessages
 from tenure.server.settings import Settings
 from tenure.services.hooks.intake import HookIntake
+from tenure.services.hooks.verification import HookVerifier
 from tenure.services.idempotency import SWEEP_RECORDS_MAX
 from tenure.services.identity.principals import Principal
 from tenure.services.repositories import Repositories
+from tenure.services.runners.leases import RunnerLeases
 from tenure.work_pool import POOL
 
 KEY_SWEEP_SECONDS = 60.0
 ACTION_SLOTS = 16
 SCOPED_MAX = 1_000
-"""How many callers' engines are cached."""
+"""Engines of callers that are cached."""
 
 
 class ServerContext:
@@ -46,54 +50,32 @@ class ServerContext:
         self.engine = engine
         self.settings = settings
         self.stopping = asyncio.Event()
-        """Set when the process is told to end: streams end, waiting callers are answered, nothing new begins."""
+        """Set when the process stops: streams end, waiting requests are answered, and nothing new begins."""
         self.name = f"{SERVER_MARK}{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
-        """The name of this process among the workers, and as the holder of requests in process."""
+        """The name of this process in the worker table, and as the holder of idempotency records."""
         self._repositories = repositories = Repositories(engine.store, self.name)
         repositories.limit_read_seconds(settings.store_seconds)
         self.identity, self.keys = repositories.identity, repositories.keys
         self.feed, self.subscriptions = repositories.feed, repositories.subscriptions
-        self.metrics = Metrics(engine.store)
+        self.metrics = Metrics(partial(read_gauges, engine.store))
         self.observer = Observer(
             engine.orchestrator, self.metrics, RunEventLog() if settings.log_runs else None
         )
         if engine.sealer is not None:
-            self.observer.seals(engine.sealer)
+            self.observer.add_sealer(engine.sealer)
         self.load = LoadLimits(settings)
-        self.gate = Authenticator(self.identity, settings, self.load)
+        self.gate = Authenticator(repositories, settings, self.load)
         self.intake = HookIntake(
             engine.runtime, self.identity, self.name, answer_seconds=settings.hook_answer_seconds
         )
-        self.intake.on_taken = self.observer.repeated
-        self.metrics.counters["tenure_deliveries_set_aside"] = (
-            "Deliveries of hooks that were tried too often and are left to people",
-            lambda: float(self.intake.set_aside),
-        )
+        self.intake.on_taken = self.observer.record_key_use
         self.status_batcher = StatusBatcher(engine.store)
-        self.runners = RunnerService(engine)
+        self.leases = RunnerLeases(engine.runtime)
+        self.messages = RunnerMessages(self.leases)
         self.follower = FeedFollower(self.feed, self.stopping)
-        self.metrics.gauges["tenure_stream_listeners"] = (
-            "Listeners of live status in this process",
-            self.follower.__len__,
-        )
-        load = self.load
-        self.metrics.gauges |= {
-            "tenure_http_connections": ("Connections to this process", lambda: load.connections),
-            "tenure_http_bodies_half_sent": (
-                "Bodies that have begun and are not complete",
-                lambda: load.half_sent,
-            ),
-            "tenure_http_body_bytes": (
-                "Bytes that the headers and bodies of requests under way hold",
-                lambda: load.body_bytes,
-            ),
-        }
-        self.metrics.gauges["tenure_work_under_way"] = (
-            "Pieces of heavy work that are done or wait for a thread",
-            lambda: POOL.under_way,
-        )
-        self.metrics.refused = POOL.refused = load.refused
+        self._add_metrics()
         self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
+        self.hook_verifier = HookVerifier(repositories, self.intake.deliveries, self.secrets)
         reach = AllowedNetworks(settings.webhooks_to_loopback, settings.webhooks_to_private)
         self.publisher = WebhookDispatcher(self.feed, self.subscriptions, reach, self.secrets)
         self.cards = SlackCardPublisher(
@@ -106,17 +88,41 @@ class ServerContext:
         self.action_worker = (
             engine.worker(Registry(), slots=ACTION_SLOTS) if any(engine.connectors.actions()) else None
         )
-        """The worker for what only a trusted process may do: actions of declared steps, and undos."""
+        """Runs what only a trusted process may do: actions of declared steps, and undos."""
         self._scoped: dict[tuple[Principal, str], Engine] = {}
         self._key_sweep = PeriodicTask("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
         self._beats = PeriodicTask("server", self.beat, WORKER_BEAT_SECONDS, 1)
+
+    def _add_metrics(self) -> None:
+        load, metrics = self.load, self.metrics
+        metrics.counters["tenure_deliveries_set_aside"] = (
+            "Deliveries of hooks that were tried too often and are left to people",
+            lambda: float(self.intake.set_aside),
+        )
+        metrics.gauges |= {
+            "tenure_stream_listeners": ("Listeners of live status in this process", self.follower.__len__),
+            "tenure_http_connections": ("Connections to this process", lambda: load.connections),
+            "tenure_http_bodies_half_sent": (
+                "Bodies that have begun and are not complete",
+                lambda: load.half_sent,
+            ),
+            "tenure_http_body_bytes": (
+                "Bytes that the headers and bodies of requests under way hold",
+                lambda: load.body_bytes,
+            ),
+            "tenure_work_under_way": (
+                "Pieces of heavy work that are done or wait for a thread",
+                lambda: POOL.under_way,
+            ),
+        }
+        metrics.refused = POOL.refused = load.refused
 
     async def beat(self) -> int:
         await self._repositories.register_server()
         return 0
 
     async def start(self) -> None:
-        """Start what runs beside the requests."""
+        """Start the background tasks."""
         await self.beat()
         await self._beats.__aenter__()
         await self.intake.start()
@@ -146,7 +152,7 @@ class ServerContext:
             await self._repositories.delete_server()
 
     def engine_of(self, who: Principal, workspace: str = "default") -> Engine:
-        """The engine for this caller: its tenant, its workspace, its actor."""
+        """The engine with the caller's tenant, workspace and actor."""
         seen = (who, workspace)
         scoped = self._scoped.get(seen)
         if scoped is None:

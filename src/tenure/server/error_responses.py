@@ -1,8 +1,8 @@
-"""Errors at the API: one shape, codes from the one registry.
+"""Errors at the API: one shape, with codes of the one registry.
 
 Laws:
-1. Every answer from 400 on is `{"error": {code, message, details, type, request_id, retryable}}`; there is no other.
-2. A defect of ours says INTERNAL_ERROR and the request's id; what it was stands in the log under that id, nowhere else.
+1. Every answer with status 400 or above is `{"error": {code, message, details, type, request_id, retryable}}`.
+2. A defect is answered with INTERNAL_ERROR and the request's id. Only the log says what it was, under that id.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tenure.errors import CODES, Detail, TenureError
 log = structlog.get_logger(__name__)
 
 _AT_THE_API = {"STORE_UNAVAILABLE": "UPSTREAM_UNAVAILABLE"}
-"""Codes that say what is behind us, by what they are to somebody outside."""
+"""Codes that would tell clients about our internals, and the codes that clients get instead."""
 _NO_BODY = "Object missing required field `data`"
-"""How the framework says that a body is missing: `data` is the handler's argument."""
+"""The framework's message for a missing body: `data` is the handler's argument."""
 _BY_STATUS = {
     400: "REQUEST_MALFORMED",
     401: "UNAUTHENTICATED",
@@ -60,7 +60,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 
 def error_type_url(code: str) -> str:
-    """The `type` of an error: an address of this server that anybody may read (`routes.errors`)."""
+    """The `type` of an error: a public page of this server (`routes.server_info`)."""
     return f"/errors/{code}"
 
 
@@ -76,17 +76,16 @@ def api_error(error: TenureError, request_id: str) -> ApiError:
 
 
 def encode_error(error: TenureError, request_id: str) -> bytes:
-    """An error as it is answered."""
     return msgspec.json.encode(ErrorBody(api_error(error, request_id)))
 
 
 def encode_run_failure(error: TenureError, request_id: str) -> ErrorBody:
-    """The error of a run that has failed: that is how it is, so asking again does not help."""
+    """The error of a run that has failed. It is final, so the request is not retryable."""
     return ErrorBody(msgspec.structs.replace(api_error(error, request_id), retryable=False))
 
 
 def error_headers(error: TenureError) -> dict[str, str]:
-    """What goes with it: when to come again, and how to say who one is."""
+    """The headers of an error: Retry-After, WWW-Authenticate, Connection and Allow."""
     headers: dict[str, str] = {}
     if error.spec.status == 429 or error.code in ("QUEUE_FULL", "SERVER_BUSY", "STORE_BUSY"):
         headers["Retry-After"] = str(error.data.get("retry_after", 1))
@@ -100,7 +99,7 @@ def error_headers(error: TenureError) -> dict[str, str]:
 
 
 def to_tenure_error(fault: Exception) -> TenureError:
-    """Any exception as an error of ours."""
+    """Any exception as a TenureError."""
     if isinstance(fault, TenureError) and fault.code != "INTERNAL_ERROR":
         other = _AT_THE_API.get(fault.code)
         if other is None:
@@ -121,20 +120,21 @@ def to_tenure_error(fault: Exception) -> TenureError:
     if isinstance(fault, MethodNotAllowedException):
         return TenureError("METHOD_NOT_ALLOWED", allow=(fault.headers or {}).get("Allow", ""))
     if isinstance(fault, HTTPException):
-        return _of_status(fault)
+        return _refused_by_framework(fault)
     return TenureError(
         "INTERNAL_ERROR", "something failed that should not; the log has it under the request's id"
     )
 
 
 def invalid_body(fault: msgspec.ValidationError, within: str = "") -> TenureError:
-    """What msgspec says of a body that is JSON but not the right one, with its place. `within`: what the framework calls
-    the body."""
+    """INVALID_INPUT for a body that does not fit its type, with the path of the problem. `within` is the framework's name of the body."""
     problem, _, where = str(fault).partition(" - at ")
     path = where.strip("`").removeprefix("$").removeprefix(".")
     if within and (path == within or path.startswith((f"{within}.", f"{within}["))):
         path = path.removeprefix(within).removeprefix(".")
-    if within:  # a parameter named like a word of Python's has an underscore there, and none in a query
+    if (
+        within
+    ):  # a parameter that is named like a Python keyword has an underscore in Python, and none in a query
         path = re.sub(r"^(\w+)_(?=\[|$)", r"\1", path)
     unknown = _UNKNOWN.fullmatch(problem)
     if unknown is not None:
@@ -145,8 +145,8 @@ def invalid_body(fault: msgspec.ValidationError, within: str = "") -> TenureErro
     return TenureError("INVALID_INPUT", f"{path}: {problem}", (Detail(path, problem),))
 
 
-def _of_status(fault: HTTPException) -> TenureError:
-    """What the framework refused."""
+def _refused_by_framework(fault: HTTPException) -> TenureError:
+    """The error for a refusal of the framework."""
     code = _BY_STATUS.get(
         fault.status_code, "INTERNAL_ERROR" if fault.status_code >= 500 else "REQUEST_MALFORMED"
     )
@@ -156,13 +156,13 @@ def _of_status(fault: HTTPException) -> TenureError:
         for one in extra
         if isinstance(one, dict)
     )
-    if code == "REQUEST_MALFORMED" and details:  # it was understood, and it is wrong
+    if code == "REQUEST_MALFORMED" and details:  # it was parsed, but a value is wrong
         code = "INVALID_INPUT"
     return TenureError(code, details[0].problem if details else fault.detail, details)
 
 
 def log_and_convert(fault: Exception, request_id: str, path: str) -> TenureError:
-    """Any exception as an error of ours; a defect is written to the log (law 2)."""
+    """Any exception as a TenureError; a defect is logged (law 2)."""
     error = to_tenure_error(fault)
     if error.code == "INTERNAL_ERROR":
         trace = "".join(traceback.format_exception(fault))
@@ -171,7 +171,6 @@ def log_and_convert(fault: Exception, request_id: str, path: str) -> TenureError
 
 
 def handle_exception(request: Request[Any, Any, Any], fault: Exception) -> Response[bytes]:
-    """The framework's handler of every exception."""
     request_id = request.scope["state"].get("request_id", "")
     error = log_and_convert(fault, request_id, request.scope["path"])
     request.scope["state"]["code"] = error.code

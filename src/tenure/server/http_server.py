@@ -1,9 +1,9 @@
-"""A server process: its engine, its application, its listening socket, and how it ends.
+"""A server process: its engine, its application, its listening socket, and its shutdown.
 
 Laws:
-1. Beyond this machine it listens only with TLS, or behind a proxy that has it.
-2. Told to end, it says NOT_READY, ends its streams, lets requests finish for the grace, and is gone. Told twice, it is gone
-   at once, as in a crash; nothing is lost that was answered.
+1. It listens on other addresses than loopback only with TLS, or behind a proxy that has TLS.
+2. On a first signal it says NOT_READY, ends its streams, gives requests the grace period to finish, and exits. On a second signal it
+   exits immediately, as in a crash; nothing that was answered is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FILES_KEPT = 200
 
 
 def check_address(settings: Settings) -> None:
-    """Refuse to listen where anybody could read along; see law 1."""
+    """Refuse to listen where keys would be sent in the clear (law 1)."""
     if settings.tls_key is not None:
         hide(settings.tls_key)
     if (settings.tls_cert is None) != (settings.tls_key is None):
@@ -57,16 +57,15 @@ def check_address(settings: Settings) -> None:
         )
 
 
-def _within_files(settings: Settings) -> Settings:
-    """No more connections than the process may open files for: one more would stop it from accepting any."""
+def _limit_connections(settings: Settings) -> Settings:
+    """Limit the connections to the files that the process may open. Beyond that it could accept none."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = settings.connections_max if files == resource.RLIM_INFINITY else max(files - FILES_KEPT, 10)
     return msgspec.structs.replace(settings, connections_max=min(settings.connections_max, most))
 
 
 def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
@@ -102,9 +101,9 @@ def _config(service: ServerContext) -> uvicorn.Config:
 
 @asynccontextmanager
 async def serving(engine: Engine, settings: Settings) -> AsyncIterator[tuple[ServerContext, str]]:
-    """Serve a running engine from this event loop until the block ends; the service, and its address (port 0: any)."""
+    """Serve a running engine from this event loop until the block ends. Yields the service and its address; port 0 is any free port."""
     check_address(settings)
-    service = ServerContext(engine, _within_files(settings))
+    service = ServerContext(engine, _limit_connections(settings))
     listening = _listen(settings)
     server = _Server(_config(service))
     await service.start()
@@ -130,21 +129,20 @@ async def serving(engine: Engine, settings: Settings) -> AsyncIterator[tuple[Ser
 
 
 async def serve(engine: Engine, settings: Settings) -> None:
-    """Be a server until the process is told to end; see law 2. The engine is not running yet."""
+    """Run an engine and its server until the process is signaled (law 2)."""
     check_address(settings)
-    with shutdown_event() as told:
+    with shutdown_event() as stop:
         async with engine, serving(engine, settings) as (_service, address):
             log.info("server_started", address=address)
             engine.log_durability_risks()
-            await told.wait()
+            await stop.wait()
             log.info("server_stopping", grace_seconds=settings.grace_seconds)
     log.info("server_stopped")
 
 
 class _Server(uvicorn.Server):
-    """Signals are the process's business, not the server's."""
+    """A server that leaves signals to the process."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """None."""
         yield

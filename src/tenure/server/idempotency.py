@@ -1,4 +1,4 @@
-"""Requests under an idempotency key: carried out once, and answered the same however often they come.
+"""Requests under an idempotency key: each is carried out once, and every repeat gets the same answer.
 
 Laws:
 1. A key is sent as Idempotency-Key, X-Idempotency-Key or X-Request-ID (a setting switches the last one off). If two of them
@@ -13,7 +13,7 @@ A route that makes or delivers something::
     return await idempotent(request, operation)
 
 `held` is None if the request has no key. An operation that makes a run gives it the record's name as its key and the
-record's hash (`held.record.name`, `.request_hash`), so that whoever takes over after a crash finds the run.
+record's hash (`held.record.name`, `.request_hash`), so that the process that takes over after a crash finds the run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def hash_request(method: str, route: str, path: str, body: Any) -> bytes:
 
 
 def format_key(client: str, key: str) -> str:
-    """A caller's key as records and runs have it."""
+    """A caller's key, as records and runs store it."""
     return f"api:{client}:{key}"
 
 
@@ -118,6 +118,16 @@ async def idempotent(
     )
 
 
+async def create_once(request: ApiRequest, create: Callable[[], Awaitable[Any]], path: str) -> Response[Any]:
+    """Create something with an id once under the request's key, and answer 201 with its location below `path`."""
+
+    async def operation(_held: HeldRecord | None) -> StoredResponse:
+        made = await create()
+        return StoredResponse.of(made, 201, location=f"{path}/{made.id}")
+
+    return await idempotent(request, operation)
+
+
 def to_response(answer: StoredResponse) -> Response[Any]:
     return Response(
         answer.body, status_code=answer.status, media_type="application/json", headers=answer.headers()
@@ -127,7 +137,7 @@ def to_response(answer: StoredResponse) -> Response[Any]:
 async def _execute_once(
     keys: IdempotencyRecords, wanted: KeyedRequest | None, operation: Operation, *, request_id: str
 ) -> StoredResponse:
-    """The client may disconnect: an operation that has begun is finished all the same."""
+    """Carry out an operation under its key. Once begun, it is finished even if the client disconnects."""
     if wanted is None:
         return await operation(None)
     begun = await keys.begin(wanted)
@@ -156,6 +166,6 @@ async def _execute(
         raise
     try:
         await keys.complete(held, wanted, answer.stores(), answer.run_id)
-    except TenureError as lost:  # the work is done; a repeat is told so once the lock has expired
+    except TenureError as lost:  # the work is done; a repeat gets the answer once the lock has expired
         log.warning("idempotency_record_kept", request_id=request_id, error=lost.code)
     return answer

@@ -1,13 +1,16 @@
-"""What clients may lay on one server process, and what they do: connections, requests under way, streams.
+"""Limits on what clients may make one server process hold: connections, bytes of requests, streams.
 
 Laws:
-1. Everything a client can make this process hold is counted here, and has a bound (`Settings`). What is beyond it is refused
-   with a code, before anything is held for it, and counted (`tenure_http_refused_total`).
-2. Bounds per address are for clients, not for proxies: behind a proxy they count requests under way by the client's address.
-3. What was counted is counted off again, whatever ends it.
+1. Everything that a client can make this process hold is counted here and has a limit (`Settings`). Beyond the limit, a request is
+   refused with a code before anything is held for it, and the refusal is counted (`tenure_http_refused_total`).
+2. Limits per address apply to clients, not to proxies: behind a proxy, requests under way are counted by the client's address.
+3. Whatever was counted is uncounted when it ends, however it ends.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tenure.errors import TenureError
 from tenure.server.settings import Settings
@@ -20,14 +23,12 @@ BOUNDS = (
     CONNECTIONS, CONNECTIONS_PER_ADDRESS, BODY_BYTES, BODIES_PER_ADDRESS, STREAMS_PER_KEY, STREAMS_PER_TENANT,
     REQUESTS_PER_KEY, PIPELINED, SLOW_READERS, WORK,
 )  # fmt: skip
-"""What is bounded, as the label `bound` names it."""
+"""The values of the label `bound`."""
 RETRY_SECONDS = 1
 STREAM_RETRY_SECONDS = 15
 
 
 class LoadLimits:
-    """See the laws above."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.connections = 0
@@ -35,23 +36,21 @@ class LoadLimits:
         """Bytes that requests hold: their headers and bodies."""
         self.half_sent = 0
         self.refused: dict[str, int] = dict.fromkeys(BOUNDS, 0)
-        self._from: dict[str, int] = {}
-        """Connections, or behind a proxy requests, by address."""
-        self._bodies: dict[str, int] = {}
+        self._connections_of: dict[str, int] = {}
+        """Connections by address; behind a proxy, requests by address."""
+        self._half_sent_of: dict[str, int] = {}
         """Half-sent bodies by address."""
-        self._by_key: dict[str, int] = {}
-        self._by_tenant: dict[str, int] = {}
-        """Streams."""
+        self._streams_of_key: dict[str, int] = {}
+        self._streams_of_tenant: dict[str, int] = {}
 
     def refuse(self, bound: str, code: str, message: str, seconds: int = RETRY_SECONDS) -> TenureError:
-        """A refusal, counted."""
+        """Count a refusal and return its error."""
         self.refused[bound] += 1
         return TenureError(code, message, retry_after=seconds, close=True)
 
     # ------------------------------------------------------------------------------------------- connections
 
     def open_connection(self) -> None:
-        """Somebody connects."""
         if self.connections >= self._settings.connections_max:
             raise self.refuse(
                 CONNECTIONS,
@@ -61,28 +60,26 @@ class LoadLimits:
         self.connections += 1
 
     def close_connection(self) -> None:
-        """A connection that was opened has ended."""
         self.connections -= 1
 
     def count_address(self, address: str) -> None:
-        """A connection, or behind a proxy a request, comes from an address."""
+        """Count a connection, or behind a proxy a request, for its address."""
         most = self._settings.connections_per_address_max
-        if self._from.get(address, 0) >= most:
+        if self._connections_of.get(address, 0) >= most:
             raise self.refuse(
                 CONNECTIONS_PER_ADDRESS,
                 "TOO_MANY_CONNECTIONS",
                 f"{address} has {most} connections, which is the limit for one address",
             )
-        _count(self._from, address)
+        _count(self._connections_of, address)
 
     def uncount_address(self, address: str) -> None:
-        """It has ended."""
-        _uncount(self._from, address)
+        _uncount(self._connections_of, address)
 
     # ------------------------------------------------------------------------------------------------ bodies
 
     def hold_bytes(self, count: int) -> None:
-        """Headers, or bytes of a body, have come, and are held until their request is answered."""
+        """Count bytes of headers or of a body, which are held until their request is answered."""
         most = self._settings.body_bytes_total_max
         if self.body_bytes + count > most:
             raise self.refuse(
@@ -93,35 +90,33 @@ class LoadLimits:
         self.body_bytes += count
 
     def free_bytes(self, count: int) -> None:
-        """They are not held any more."""
         self.body_bytes -= count
 
     def begin_body(self, address: str) -> None:
-        """A body has begun and is not complete."""
         most = self._settings.bodies_per_address_max
-        if self._bodies.get(address, 0) >= most:
+        if self._half_sent_of.get(address, 0) >= most:
             raise self.refuse(
                 BODIES_PER_ADDRESS,
                 "TOO_MANY_CONNECTIONS",
                 f"{address} has {most} half-sent bodies, which is the limit for one address",
             )
-        _count(self._bodies, address)
+        _count(self._half_sent_of, address)
         self.half_sent += 1
 
     def end_body(self, address: str) -> None:
-        """It is complete, or will never be."""
-        _uncount(self._bodies, address)
+        _uncount(self._half_sent_of, address)
         self.half_sent -= 1
 
     # ----------------------------------------------------------------------------------------------- streams
 
-    def open_stream(self, key: str, tenant: str) -> None:
-        """Somebody wants to listen."""
-        by_key, by_tenant = self._settings.streams_per_key_max, self._settings.streams_per_tenant_max
+    @contextmanager
+    def hold_stream(self, key: str, tenant: str) -> Iterator[None]:
+        """Count a stream of a credential and its tenant. Raises TOO_MANY_STREAMS if there are too many."""
+        settings = self._settings
         for bound, held, most, whose in (
-            (STREAMS_PER_KEY, self._by_key.get(key, 0), by_key, "this credential"),
-            (STREAMS_PER_TENANT, self._by_tenant.get(tenant, 0), by_tenant, "the tenant"),
-        ):
+            (STREAMS_PER_KEY, self._streams_of_key.get(key, 0), settings.streams_per_key_max, "this credential"),
+            (STREAMS_PER_TENANT, self._streams_of_tenant.get(tenant, 0), settings.streams_per_tenant_max, "the tenant"),
+        ):  # fmt: skip
             if held >= most:
                 raise self.refuse(
                     bound,
@@ -129,13 +124,13 @@ class LoadLimits:
                     f"{whose} listens to {most} streams of this server, which is the limit; close one first",
                     STREAM_RETRY_SECONDS,
                 )
-        _count(self._by_key, key)
-        _count(self._by_tenant, tenant)
-
-    def close_stream(self, key: str, tenant: str) -> None:
-        """They do not listen any more."""
-        _uncount(self._by_key, key)
-        _uncount(self._by_tenant, tenant)
+        _count(self._streams_of_key, key)
+        _count(self._streams_of_tenant, tenant)
+        try:
+            yield
+        finally:
+            _uncount(self._streams_of_key, key)
+            _uncount(self._streams_of_tenant, tenant)
 
 
 def _count(counts: dict[str, int], name: str) -> None:
@@ -143,8 +138,6 @@ def _count(counts: dict[str, int], name: str) -> None:
 
 
 def _uncount(counts: dict[str, int], name: str) -> None:
-    left = counts[name] - 1
-    if left:
-        counts[name] = left
-    else:
+    counts[name] -= 1
+    if not counts[name]:
         del counts[name]

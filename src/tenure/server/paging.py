@@ -1,8 +1,8 @@
-"""Lists, a page at a time, newest first.
+"""Lists, one page at a time.
 
 Laws:
-1. A list is `{items, next_cursor}`; `limit` is 1 to 200, 50 unless said. No cursor means that there is no more.
-2. A cursor is bound to its tenant, its list and its filters: with others it is CURSOR_INVALID. It tells nothing of
+1. A list is `{items, next_cursor}`. `limit` is 1 to 200, by default 50. Without a cursor there are no more items.
+2. A cursor is bound to its tenant, its list and its filters: with others it is CURSOR_INVALID. It tells nothing about
    other tenants, so it needs no secret.
 """
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
+import msgspec
 from litestar.params import QueryParameter
 
-from tenure.errors import TenureError
-from tenure.reads.cursors import decode_cursor, encode_cursor
+from tenure.limits import INTEGER_MAX
+from tenure.reads.cursors import encode_cursor
+from tenure.services.paging import decode_place
 from tenure.shapes.pages import Page
-
-__all__ = ["LIMIT_DEFAULT", "Cursor", "Limit", "Page", "decode_cursor", "encode_cursor", "page_of_list"]
 
 T = TypeVar("T")
 
@@ -28,18 +28,25 @@ Cursor = Annotated[
 LIMIT_DEFAULT = 50
 
 
+Int31 = Annotated[int, msgspec.Meta(ge=0, le=INTEGER_MAX)]
+Int63 = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+QuestionPlace = tuple[Int63, Int63, Int31]
+"""Time, run and number of an approval or a receipt."""
+
+
+def make_page(items: list[T], of: tuple[str, str, Any], last: list[Any] | None) -> Page[T]:
+    """A page; `last` is the place of its last item if there are more."""
+    return Page(items=items, next_cursor=encode_cursor(*of, last) if last else None)
+
+
 def page_of_list(
-    items: list[T], key: Callable[[T], Any], at: tuple[str, str, Any], cursor: str | None, limit: int
+    items: list[T], key: Callable[[T], Any], of: tuple[str, str, Any], cursor: str | None, limit: int
 ) -> Page[T]:
-    """A page of a whole list; `at` is what its cursors are bound to: tenant, list and filters."""
-    begin = 0
+    """A page of a whole list; `of` is what its cursors are bound to: tenant, list and filters."""
+    begin, last_key = decode_place(cursor, of, tuple[Int63, Any], (0, None))
     if cursor is not None:
-        place = decode_cursor(cursor, *at)
-        if len(place) != 2 or not isinstance(place[0], int) or place[0] < 0:
-            raise TenureError("CURSOR_INVALID")
         keys = [key(item) for item in items]
-        begin = keys.index(place[1]) + 1 if place[1] in keys else place[0]
+        begin = keys.index(last_key) + 1 if last_key in keys else begin
     page = items[begin : begin + limit]
-    more = len(items) > begin + limit
-    following = [begin + limit, key(page[-1])] if page and more else []
-    return Page(items=page, next_cursor=encode_cursor(*at, following) if following else None)
+    more = page and len(items) > begin + limit
+    return make_page(page, of, [begin + limit, key(page[-1])] if more else None)

@@ -1,7 +1,8 @@
-"""A request as our routes see it."""
+"""A request, as routes see it."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 async def decode_body(body: bytes, kind: type[T]) -> tuple[Any, T]:
-    """A body as the JSON value that it is, and as the shape that its route takes."""
+    """A body as a JSON value, and converted to the type that its route takes."""
     return await run_in_thread(_decode_as, body, kind) if len(body) > LARGE_BYTES else _decode_as(body, kind)
 
 
@@ -28,14 +29,14 @@ def _decode_as(body: bytes, kind: Any) -> Any:
 
 
 class ApiRequest(Request[Principal, Any, Any]):
-    """A request whose caller the gate has let in. (On routes for `anyone` and for leases there is no `who`.)
+    """A request that was authenticated. (On routes for `anyone` and for leases there is no `who`.)
 
-    Law: a body is taken as it is. The framework would make a number of the text `"5"` and a truth value of `"false"`; here a
-    value of another type than its route declares is INVALID_INPUT. (Queries and headers are texts, and are read as such.)
+    Law: the values of a body are not coerced. The framework would convert the text `"5"` to a number and `"false"` to a boolean; here a
+    value of another type than the route declares is INVALID_INPUT. (Queries and headers are texts, and are parsed.)
     """
 
     async def json(self) -> Any:
-        """The body as its route declares it: what the framework hands to the route."""
+        """The body as its route declares it. The framework passes it to the route."""
         value = await self.value()
         field = self.route_handler.parsed_data_field
         if field is None:
@@ -45,7 +46,7 @@ class ApiRequest(Request[Principal, Any, Any]):
         return msgspec.convert(value, field.annotation)
 
     async def value(self) -> Any:
-        """The body as the JSON value that it is; no body is null."""
+        """The body as a JSON value; no body is null."""
         state = self._connection_state
         if state.json is Empty:
             body = await self.body() or b"null"
@@ -54,14 +55,23 @@ class ApiRequest(Request[Principal, Any, Any]):
 
     @property
     def service(self) -> ServerContext:
-        """What all routes share."""
         service: ServerContext = self.scope["state"]["service"]
         return service
 
     @property
     def who(self) -> Principal:
-        """Whose credential it is."""
+        """The owner of the request's credential."""
         return self.user
+
+    @property
+    def address(self) -> str:
+        return self.client.host if self.client else ""
+
+    async def change_rights(self, change: Awaitable[T]) -> T:
+        """Make a change of keys, roles or accounts, and forget cached credentials."""
+        changed = await change
+        self.service.gate.forget()
+        return changed
 
     @property
     def engine(self) -> Engine:
@@ -70,5 +80,4 @@ class ApiRequest(Request[Principal, Any, Any]):
 
     @property
     def request_id(self) -> str:
-        """What this request is called in answers and logs."""
         return str(self.scope["state"]["request_id"])

@@ -1,6 +1,6 @@
-"""How a run is, answered cheaply: the answer to `GET /runs/{id}/status`, in any profile's words and shape.
+"""The answer to `GET /runs/{id}/status`, in the words and shape of any profile.
 
-Law: what is answered is a function of the run's version and the profile; so is its ETag.
+Law: the answer and its ETag are functions of the run's version and the profile, so the tag changes whenever the answer could.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from tenure.kernel import profiles
 from tenure.reads import status_document
 from tenure.reads.run_list import known_steps_total
 from tenure.reads.runs import RunReader
-from tenure.server.http.etags import make_etag, matches_etag
 from tenure.shapes.documents import StatusDocument
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 CACHE_CONTROL = "private, no-cache"
-"""Browsers may keep an answer, if they ask each time whether it still holds."""
+"""Browsers may cache an answer if they revalidate it each time."""
 
 
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,25 +52,36 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatusResponse(msgspec.Struct, frozen=True):
-    """An answer: its tag, and its body unless that was seen already."""
+    """An answer with its tag. Its body is None if the caller has seen it."""
 
     tag: str
     body: RunStatus | StatusDocument | None
 
     @property
     def headers(self) -> dict[str, str]:
-        """What goes with it."""
         return {"ETag": self.tag, "Cache-Control": CACHE_CONTROL}
+
+
+def _make_etag(version: int, profile: str | None) -> str:
+    return f'"{version}.{profile}"' if profile else f'"{version}"'
+
+
+def matches_etag(header: str | None, tag: str) -> bool:
+    """Whether an If-None-Match header names this tag."""
+    if header is None:
+        return False
+    given = [one.strip().removeprefix("W/") for one in header.split(",")]
+    return tag in given or given == ["*"]
 
 
 async def read_status(
     service: ServerContext, tenant: str, run_id: str, profile: str | None, if_none_match: str | None
 ) -> StatusResponse:
-    """The status of a run, or just its tag where the caller has seen it."""
+    """The status of a run, or only its tag if `if_none_match` names the tag."""
     if profile is not None:
         profiles.get(profile)
     glance = await service.status_batcher.at(ids.run_int(run_id), tenant)
-    tag = make_etag(glance.version, profile)
+    tag = _make_etag(glance.version, profile)
     if matches_etag(if_none_match, tag):
         return StatusResponse(tag, None)
     views = RunReader(service.engine.store, tenant)

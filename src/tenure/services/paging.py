@@ -29,6 +29,16 @@ CreationPlace = tuple[Moment, Id]
 NEWEST_CREATED = (MOMENT_US_MAX, "")
 
 
+def decode_place(cursor: str | None, of: tuple[str, str, Any], form: Any, first: Place) -> Any:
+    """The place in a cursor, as `form`; without a cursor, `first`."""
+    if cursor is None:
+        return first
+    try:
+        return msgspec.convert(decode_cursor(cursor, *of), form)
+    except msgspec.ValidationError:
+        raise TenureError("CURSOR_INVALID") from None
+
+
 async def read_page(
     of: tuple[str, str, Any],
     form: Any,
@@ -44,13 +54,7 @@ async def read_page(
 
     The cursor is bound to `of`: tenant, list and filters. `form` is the type of a place, and `first` is the first place.
     """
-    start = first
-    if cursor is not None:
-        try:
-            start = msgspec.convert(decode_cursor(cursor, *of), form)
-        except msgspec.ValidationError:
-            raise TenureError("CURSOR_INVALID") from None
-    rows = await read(start, limit + 1)
+    rows = await read(decode_place(cursor, of, form, first), limit + 1)
     shown = rows[:limit]
     more = encode_cursor(*of, place(shown[-1])) if len(rows) > limit else None
     return Page(items=[show(row) for row in shown], next_cursor=more)

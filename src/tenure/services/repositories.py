@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from tenure.services.idempotency import IdempotencyRecords
-from tenure.store.feed import FeedRepository
+from tenure.store.feed import FeedCursors, FeedRepository
 from tenure.store.identity import Identity
 from tenure.store.port import Store
 from tenure.store.subscriptions import SubscriptionRepository
 from tenure.store.workers import delete_worker, register_worker
+
+__all__ = ["FeedCursors", "FeedRepository", "Repositories"]
 
 
 class Repositories:

@@ -28,7 +28,6 @@ from tenure.ids import run_text
 from tenure.kernel.commands import Heartbeat, LeaseCommand
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.kernel.registry_rows import LogLineRow, WorkerProcessRow
-from tenure.kernel.run_rows import RunSpecRow
 from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.processes import own_identity
@@ -283,33 +282,6 @@ class LocalWorkSource(WorkSource):
         if not self.governor.actions():
             return ()
         return (undo_workflow(self.store, self.artifacts, self.governor.connectors),)
-
-    async def outputs(self, lease: Lease) -> tuple[bytes | None, dict[str, bytes | None], dict[str, Any]]:
-        """The run's input, its finished steps' outputs by name, and facts of the run."""
-        [run], ([spec], bodies, outputs) = await asyncio.gather(
-            self.store.read("get_run", lease.run_id), self._read_outputs(lease.run_id)
-        )
-        facts = {
-            "version": run.code_version,
-            "repo": run.repo,
-            "trigger": {"type": spec.trigger_type, "ref": spec.trigger_ref},
-        }
-        before = spec.resumed_from
-        while before is not None:  # the runs that this one resumes did the steps it skips
-            specs, _, earlier = await self._read_outputs(before)
-            outputs |= {name: body for name, body in earlier.items() if name not in outputs}
-            before = specs[0].resumed_from if specs else None
-        return bodies.get(spec.input_ref), outputs, facts
-
-    async def _read_outputs(
-        self, run_id: int
-    ) -> tuple[list[RunSpecRow], dict[int | None, bytes | None], dict[str, bytes | None]]:
-        read = self.store.read
-        specs, steps, payloads = await asyncio.gather(
-            read("get_spec", run_id), read("steps_of", run_id), read("payloads_of", run_id)
-        )
-        bodies = {row.ref: row.body for row in payloads}
-        return specs, bodies, {s.name: bodies.get(s.output_ref) for s in steps if s.state == "succeeded"}
 
     def now_us(self) -> int:
         return self.store.estimate_us() or HOST_CLOCK.now_us()

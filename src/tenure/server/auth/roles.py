@@ -1,17 +1,22 @@
-"""Who may do what: the table of routes and roles. `docs/roles.md` is made from it.
+"""Who may do what: the table of routes and roles. `docs/roles.md` is generated from it.
 
 Laws:
-1. Deny by default: a route that is not here is refused to everybody, and a test fails.
-2. No role implies another. An admin who is to approve is given both.
+1. Deny by default: a route that is not in the table is refused to everybody, and a test fails.
+2. No role implies another. An admin who also approves has both roles.
 3. Besides the roles: `anyone` (no credential, or one that the route itself checks: a signature, a one-time code),
    `lease` (the token of that lease), `installation` (the operator of the installation) and `here` (any credential, or
    the loopback listener).
+4. The table is also the list of routes: OPTIONS and 405 list its methods. HEAD goes wherever GET does, and OPTIONS everywhere.
 """
 
 from __future__ import annotations
 
+import re
+from functools import cache
+
 from tenure.services.identity.principals import ROLES
 
+_PARAMETER = re.compile(r"\{\w+\}")
 ANYONE, LEASE, INSTALLATION, HERE = "anyone", "lease", "installation", "here"
 _EVERY = " ".join(ROLES)
 _SELF = f"{_EVERY} {INSTALLATION}"
@@ -214,4 +219,22 @@ ROUTES: dict[str, dict[str, str]] = {
 ALLOWED: dict[str, frozenset[str]] = {
     route: frozenset(roles.split()) for group in ROUTES.values() for route, roles in group.items()
 }
-"""`METHOD /path` -> who may."""
+"""`METHOD /path` -> who may use it."""
+
+
+@cache
+def _methods_by_path() -> list[tuple[re.Pattern[str], str]]:
+    """The patterns of all paths with their methods; paths without parameters come first."""
+    methods: dict[str, set[str]] = {}
+    for route in ALLOWED:
+        method, _, path = route.partition(" ")
+        methods.setdefault(path, {"OPTIONS"}).update({method, "HEAD"} if method == "GET" else {method})
+    return [
+        (re.compile("[^/]+".join(map(re.escape, _PARAMETER.split(path)))), ", ".join(sorted(methods[path])))
+        for path in sorted(methods, key=lambda path: path.count("{"))
+    ]
+
+
+def methods_at(path: str) -> str | None:
+    """The methods of a path, as `Allow` lists them; None if there is no such path."""
+    return next((allow for pattern, allow in _methods_by_path() if pattern.fullmatch(path)), None)

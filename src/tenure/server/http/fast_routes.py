@@ -1,4 +1,4 @@
-"""What stands before the router: the two busiest routes, and paths with encoded slashes.
+"""The two busiest routes, without the router; and paths with encoded slashes.
 
 Laws:
 1. `GET /runs/{id}/status` and `POST /runs` are answered here, because routing is the larger part of what such an answer costs.
@@ -16,6 +16,7 @@ import msgspec
 from litestar.connection import ASGIConnection
 
 from tenure.server.error_responses import encode_error, error_headers, log_and_convert
+from tenure.server.http.middleware import send_json
 from tenure.server.http.path_segments import keep_slashes
 from tenure.server.routes.run_creation import start_run
 from tenure.server.run_status import read_status
@@ -33,8 +34,6 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 class FastRoutes:
-    """See the laws above."""
-
     def __init__(self, app: ASGIApp, service: ServerContext) -> None:
         self._app = app
         self._service = service
@@ -72,7 +71,7 @@ class FastRoutes:
             await _refuse(scope, send, fault)
             return
         status, body = (304, b"") if answer.body is None else (200, _ENCODE(answer.body))
-        await _send(send, status, answer.headers, body)
+        await send_json(send, status, answer.headers, body)
 
     async def _create(self, scope: Any, receive: Receive, send: Send) -> None:
         try:
@@ -81,22 +80,14 @@ class FastRoutes:
         except Exception as fault:  # every error has the one shape
             await _refuse(scope, send, fault)
             return
-        await _send(send, answer.status, answer.headers(), answer.body)
+        await send_json(send, answer.status, answer.headers(), answer.body)
 
 
 async def _refuse(scope: Any, send: Send, fault: Exception) -> None:
     request_id = scope["state"]["request_id"]
     error = log_and_convert(fault, request_id, scope["path"])
     scope["state"]["code"] = error.code
-    await _send(send, error.spec.status, error_headers(error), encode_error(error, request_id))
-
-
-async def _send(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
-    sent = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-    if status != 304:
-        sent += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": sent})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send_json(send, error.spec.status, error_headers(error), encode_error(error, request_id))
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -1,11 +1,11 @@
-"""Where a request comes from, behind proxies.
+"""The client address of a request behind proxies.
 
 Laws:
-1. Every proxy appends the address that it sees to the header, so what is at the right was written by proxies of ours and what
-   is left of that by anybody. With N trusted proxies the client is the N-th entry from the right; nothing else is read.
-2. A header with fewer entries, or with something else than an address there, is not believed: the client is then whoever
-   has connected. One header is read, the one that is set up: proxies pass the other on as anybody wrote it.
-3. Callers are told apart by IPv4 address, and by network of 64 bits with IPv6: one machine has all addresses of it.
+1. Every proxy appends the address that it sees to the header. So the entries at the right come from trusted proxies, and those left of
+   them from anybody. With N trusted proxies the client is the N-th entry from the right; no other entry is read.
+2. A header with fewer entries, or without an address in that place, is not trusted: then the client is the peer of the connection. Only
+   the configured header is read, because proxies pass the other one on unchanged.
+3. Clients are distinguished by IPv4 address, and by /64 network for IPv6, because one machine has all addresses of its network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def client_address(headers: Headers, proxies: int, header: str = X_FORWARDED_FOR) -> str | None:
-    """The client's address by a header (laws 1 and 2); None: it is not believed."""
+    """The client's address in a header (laws 1 and 2); None if it is not trusted."""
     wanted = header.encode()
     written = b",".join([value for name, value in headers if name == wanted])
     entries = written.rsplit(b",", proxies)[-proxies:] if written else []
@@ -46,7 +46,7 @@ def _node(element: str) -> str:
 
 
 def parse_address(text: str) -> str | None:
-    """An address, with or without a port; None: it is none."""
+    """An address with or without a port, without the port; None for anything else."""
     if len(text) > _ADDRESS_CHARS_MAX:
         return None
     if text.startswith("["):
@@ -66,7 +66,7 @@ def parse_address(text: str) -> str | None:
 
 
 def forwarded_scheme(headers: Headers) -> str | None:
-    """What the nearest proxy says it was asked over: `https` or `http`; None: it does not say."""
+    """The scheme that the nearest proxy reports: `https`, `http` or None."""
     said = [value for name, value in headers if name == b"x-forwarded-proto"]
     last = said[-1].rpartition(b",")[2].strip().lower() if said else b""
     return last.decode() if last in (b"http", b"https") else None
@@ -74,7 +74,7 @@ def forwarded_scheme(headers: Headers) -> str | None:
 
 @lru_cache(maxsize=4096)
 def address_group(address: str) -> str:
-    """Whose address it is: law 3."""
+    """The group that an address is counted in (law 3)."""
     if len(address) > _ADDRESS_CHARS_MAX:
         return address[:_ADDRESS_CHARS_MAX]
     try:

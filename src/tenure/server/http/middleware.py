@@ -1,4 +1,4 @@
-"""Where requests come in: each gets an id, and a body that is too large, too slow or of the wrong kind goes no further.
+"""The outermost part of the application: request ids, limits of bodies, and the headers of every answer.
 
 Laws:
 1. A request's id is its X-Request-ID if that is printable and short, otherwise one of ours. Every answer repeats it.
@@ -26,9 +26,8 @@ import structlog
 from tenure.canonical import DuplicateName, decode_json
 from tenure.errors import TenureError
 from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
+from tenure.server.auth.roles import methods_at
 from tenure.server.error_responses import encode_error, error_headers
-from tenure.server.http.hsts import HSTS_HEADER
-from tenure.server.http.methods import methods_at
 from tenure.server.observe.tracing import RequestSpan
 from tenure.server.settings import Settings
 from tenure.work_pool import LARGE_BYTES, run_in_thread
@@ -49,6 +48,8 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _DEPTHS = bytes.maketrans(b"[]{}", b"\x01\xff\x01\xff")
 """Brackets as the signed bytes +1 and -1."""
 _DEPTHS_CHUNK = 8 * 1024
+HSTS = "max-age=31536000"
+"""Sent if the client came by TLS, to this server or to a trusted proxy that says so. Subdomains may belong to others."""
 _COMMON_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -68,8 +69,6 @@ class _BodyLimits(msgspec.Struct, frozen=True):
 
 
 class RequestMiddleware:
-    """See the laws above; the outermost part of the application."""
-
     def __init__(self, app: ASGIApp, settings: Settings, observer: Observer) -> None:
         self._app = app
         self._observer = observer
@@ -108,22 +107,32 @@ class RequestMiddleware:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                said: list[tuple[bytes, bytes]] = list(message["headers"])
+                headers: list[tuple[bytes, bytes]] = list(message["headers"])
                 if status == 405:
                     allow = (methods_at(scope["path"]) or "").encode()
-                    said = [*(pair for pair in said if pair[0] != b"allow"), (b"allow", allow)]
-                sent = dict(said)
-                said += (named, *_COMMON_HEADERS, *(pair for pair in _DEFAULT_HEADERS if pair[0] not in sent))
+                    headers = [*(pair for pair in headers if pair[0] != b"allow"), (b"allow", allow)]
+                sent = dict(headers)
+                headers += (
+                    named,
+                    *_COMMON_HEADERS,
+                    *(pair for pair in _DEFAULT_HEADERS if pair[0] not in sent),
+                )
                 if scope["scheme"] == "https":
-                    said.append(HSTS_HEADER)
-                message["headers"] = said
+                    headers.append((b"strict-transport-security", HSTS.encode()))
+                message["headers"] = headers
             await send(message)
 
         try:
             try:
                 body = self._check(scope, headers)
             except TenureError as refused:
-                await _refuse(refused, request_id, answered)
+                error_body = encode_error(refused, request_id)
+                await send_json(
+                    answered,
+                    refused.spec.status,
+                    {**error_headers(refused), "connection": "close"},
+                    error_body,
+                )
             else:
                 if method == "HEAD":
                     scope = cast("Scope", {**scope, "method": "GET"})
@@ -136,8 +145,8 @@ class RequestMiddleware:
             seconds = time.perf_counter() - began
             tracing.end(scope, status)
             if "keyed" in scope["state"]:
-                self._observer.answered(scope["state"], status, sent, scope["user"].tenant)
-            self._observer.metrics.answered(scope.get("path_template"), method, status, seconds)
+                self._observer.record_answer(scope["state"], status, sent, scope["user"].tenant)
+            self._observer.metrics.count_request(scope.get("path_template"), method, status, seconds)
             if self._settings.log_requests:
                 _log_request(scope, request_id, status, seconds)
 
@@ -265,20 +274,14 @@ def _without_body(send: Send) -> Send:
 
 
 async def _answer_options(allow: str, send: Send) -> None:
-    headers = [(b"allow", allow.encode())]
-    await send({"type": "http.response.start", "status": 204, "headers": headers})
+    await send({"type": "http.response.start", "status": 204, "headers": [(b"allow", allow.encode())]})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _refuse(error: TenureError, request_id: str, send: Send) -> None:
-    headers = {"content-type": "application/json", **error_headers(error), "connection": "close"}
-    body = encode_error(error, request_id)
-    headers["content-length"] = str(len(body))
-    await send(
-        {
-            "type": "http.response.start",
-            "status": error.spec.status,
-            "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        }
-    )
+async def send_json(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+    """Send an answer with a body in JSON; a 304 has no body."""
+    sent = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    if status != 304:
+        sent += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,12 +1,12 @@
-"""The OpenAPI document: what the framework knows of the routes, and what is true of all of them.
+"""The OpenAPI document, and the check of query parameters against it.
 
 Laws:
-1. The routes are the source: paths, parameters, bodies and answers are read from the handlers, who may ask from the
-   table of roles. Nothing is described here that could be otherwise there.
-2. Every answer from 400 on has the one schema `Error`, and a route lists all those it can give.
-3. A query parameter that is not in the document is refused (`Known`): a filter that was misspelt must not mean "all".
-4. An integer in a query or a path is written in the digits 0 to 9 (in a path without leading zeros), and a number as in JSON: `1e1`,
-   ` 10`, `+10` and `1_0` are no integers, nor are digits of other scripts.
+1. The code is the source: paths, parameters, bodies and answers come from the handlers, roles from the table of roles. The
+   document cannot differ from them.
+2. Every answer with status 400 or above has the schema `Error`, and a route lists all those that it can give.
+3. A query parameter that is not in the document is refused: a misspelt filter must not mean "all".
+4. An integer in a query or a path has the digits 0 to 9 (in a path without leading zeros), and a number is written as in JSON: `1e1`,
+   ` 10`, `+10` and `1_0` are not integers, nor are digits of other scripts.
 """
 
 from __future__ import annotations
@@ -41,35 +41,38 @@ _SECURITY = {
     "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "From `POST /session`."},
     "lease": {"type": "http", "scheme": "bearer", "description": "The token of a lease, from a claim."},
 }
-_SAID: dict[int, str] = {
-    400: "The request cannot be read.",
-    401: "No credential, or not a good one.",
-    403: "This credential may not do that.",
-    404: "There is no such thing for this tenant.",
-    409: "It cannot be done as things are.",
-    410: "What was asked for is no longer kept.",
+_STATUS_TEXTS: dict[int, str] = {
+    400: "The request cannot be parsed.",
+    401: "The credential is missing or invalid.",
+    403: "The credential does not allow this.",
+    404: "The tenant has no such object.",
+    409: "The current state does not allow this.",
+    410: "The requested events are no longer kept.",
     413: "The body is too large.",
-    415: "The body has another content type than this address takes.",
-    422: "The request was understood, and it is wrong.",
-    429: "Too often.",
-    500: "Something failed that should not have.",
-    502: "What is behind this server cannot be reached.",
-    503: "The server cannot do its work now.",
-    504: "It took longer than it may.",
+    415: "The content type of the body is not supported here.",
+    422: "A value of the request is invalid.",
+    429: "Too many requests.",
+    500: "An internal error.",
+    502: "The database, or another service, cannot be reached.",
+    503: "The server is busy or not ready.",
+    504: "The request took too long.",
 }
 _WITH_BODY = ("post", "put", "patch")
-_KEYED_BY = frozenset({"idempotent", "keyed", "start_run"})
-"""What a handler calls that takes a key."""
+_KEYED_BY = frozenset({"create_once", "idempotent", "keyed", "start_run"})
+"""A handler that calls one of these takes an idempotency key."""
 _KEY_SCHEMA = {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!-~]([ -~]*[!-~])?$"}
 _KEY_HEADERS: list[dict[str, Any]] = [
     {"name": name, "in": "header", "required": False, "schema": _KEY_SCHEMA, "description": text}
     for name, text in (
-        ("Idempotency-Key", "The same request under the same key is answered once, and has one effect."),
-        ("X-Idempotency-Key", "The same; where both are given they are equal."),
+        (
+            "Idempotency-Key",
+            "The same request under the same key has one effect, and always gets the same answer.",
+        ),
+        ("X-Idempotency-Key", "The same. If both are sent, they must be equal."),
     )
 ]
 _IN_PROCESS = {
-    "description": "The same request is in process: ask again.",
+    "description": "The same request is being processed: send it again.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RequestInProcess"}}},
 }
 _DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
@@ -77,7 +80,6 @@ _DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
 
 @lru_cache(maxsize=1)
 def openapi_document() -> dict[str, Any]:
-    """The whole document, as JSON has it."""
     from tenure.server.app import handlers
 
     config = OpenAPIConfig(
@@ -105,7 +107,7 @@ def openapi_document() -> dict[str, Any]:
             "description": text,
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
         }
-        for status, text in _SAID.items()
+        for status, text in _STATUS_TEXTS.items()
     }
     for path, item in made["paths"].items():
         for method, operation in item.items():
@@ -118,7 +120,7 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _plain_names(made: dict[str, Any]) -> dict[str, Any]:
-    """The names of generic shapes have no modules in them: `Page_a.b.RunLine_` is `PageOfRunLine`."""
+    """Remove modules from the names of generic shapes: `Page_a.b.RunLine_` becomes `PageOfRunLine`."""
     text = msgspec.json.encode(made).decode()
     for name in made["components"]["schemas"]:
         if "." in name:
@@ -130,7 +132,7 @@ def _plain_names(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _strict(field: Any) -> Iterator[str]:
-    """The shapes within a body that take no other fields than their own."""
+    """The names of the structs in a body that forbid unknown fields."""
     if field is None:
         return
     try:
@@ -161,7 +163,7 @@ def _strict(field: Any) -> Iterator[str]:
 
 
 def _complete(path: str, method: str, operation: dict[str, Any], *, keyed: bool) -> None:
-    """Laws 1 and 2 for one operation."""
+    """Add the roles and errors of one operation (laws 1 and 2)."""
     if keyed:
         given = operation.setdefault("parameters", [])
         names = {each["name"].lower() for each in given}
@@ -177,7 +179,7 @@ def _complete(path: str, method: str, operation: dict[str, Any], *, keyed: bool)
     responses = operation["responses"]
     for bare in ("204", "304"):
         responses.get(bare, {}).pop("content", None)
-    # What the framework says of refusals is not how we refuse. A route's own are in our words below.
+    # The framework describes refusals in its own shape. They are replaced by ours.
     own = {int(status) for status in responses if int(status) >= 400} - {400}
     for status in [status for status in responses if int(status) >= 400]:
         del responses[status]
@@ -198,28 +200,20 @@ def _refusals(path: str, method: str, allowed: frozenset[str]) -> set[int]:
     """The statuses from 400 on that a route can answer with."""
     if path in ("/healthz", "/readyz"):
         return {400, 500, 503}
-    found = {400, 429, 500, 502, 503, 504}
-    if path not in ("/openapi.json", "/docs", "/metrics"):
-        found.add(422)
-    if ANYONE not in allowed or method in _WITH_BODY:
-        found.add(401)
-    if ANYONE not in allowed:
-        found.add(403)
-    if path not in ("/openapi.json", "/docs", "/metrics"):
-        found.add(404)  # also for what a query or a body names: a run, a profile
-    if method != "get":
-        found |= {403, 409}
-    if method in _WITH_BODY:
-        found |= {413, 415}
-    if path.endswith("/result") or LEASE in allowed:
-        found.add(409)
-    if path == "/events/stream":
-        found.add(410)
-    return found
+    rules = (
+        # 404 also for what a query or a body names: a run, a profile
+        (path not in ("/openapi.json", "/docs", "/metrics"), {404, 422}),
+        (ANYONE not in allowed, {401, 403}),
+        (method in _WITH_BODY, {401, 413, 415}),
+        (method != "get", {403, 409}),
+        (path.endswith("/result") or LEASE in allowed, {409}),
+        (path == "/events/stream", {410}),
+    )
+    return {400, 429, 500, 502, 503, 504}.union(*(statuses for applies, statuses in rules if applies))
 
 
 def _drop_unused(made: dict[str, Any]) -> None:
-    """Schemas nothing points to are the framework's own."""
+    """Remove schemas that nothing refers to: the framework adds some."""
     schemas = made["components"]["schemas"]
     while True:
         text = msgspec.json.encode(made).decode()
@@ -232,16 +226,15 @@ def _drop_unused(made: dict[str, Any]) -> None:
 
 @lru_cache(maxsize=1)
 def encoded_document() -> bytes:
-    """The document as it is sent."""
     return msgspec.json.encode(openapi_document())
 
 
 class _Parameter(msgspec.Struct, frozen=True):
-    """What a parameter of a query may be."""
+    """A query parameter."""
 
     repeated: bool
     number: re.Pattern[str] | None
-    """How its text must look; None: it is no number."""
+    """The form of a number; None for other types."""
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
@@ -249,8 +242,8 @@ _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,19})?(?:[eE][+-]?[0-
 
 
 @lru_cache(maxsize=1)
-def _known() -> dict[str, dict[str, _Parameter]]:
-    """The parameters of each route's query."""
+def _query_parameters() -> dict[str, dict[str, _Parameter]]:
+    """The query parameters of each route."""
     return {
         f"{method.upper()} {path}": {
             given["name"]: _Parameter(_has_type(given["schema"], "array"), _number(given["schema"]))
@@ -275,7 +268,7 @@ def _number(schema: dict[str, Any]) -> re.Pattern[str] | None:
 
 
 async def reject_unknown_parameters(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
-    """A guard: see laws 3 and 4. What is delivered to a hook has the sender's address, which may have anything behind it."""
+    """A guard for laws 3 and 4. The addresses of hooks are exempt: senders may append parameters."""
     scope = connection.scope
     parts: Iterable[object] = scope["path_params"].values()
     for part in parts:
@@ -287,13 +280,12 @@ async def reject_unknown_parameters(connection: ASGIConnection, _handler: BaseRo
     template = str(scope["path_template"])
     if _DELIVERIES.match(template):
         return
-    known = _known().get(f"{scope.get('method', 'GET')} {template}", {})
+    known = _query_parameters().get(f"{scope.get('method', 'GET')} {template}", {})
     given: set[str] = set()
     for name, text in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         code = "REQUEST_MALFORMED"
         if name not in known:
-            listed = ", ".join(sorted(known)) or "none"
-            problem = f"there is no such parameter here; there are: {listed}"
+            problem = f"there is no such parameter here; there are: {', '.join(sorted(known)) or 'none'}"
         elif name in given and not known[name].repeated:
             problem = "it is given more than once, and can have one value"
         elif (number := known[name].number) is not None and not number.fullmatch(text):

@@ -1,6 +1,6 @@
 """The OpenAPI document as a page.
 
-Law: the page is whole: no script, and nothing from another server. Its policy says so to the browser.
+Law: the page has no scripts and loads nothing from other servers. Its content security policy enforces this.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _METHODS = ("get", "post", "put", "patch", "delete")
 
 @lru_cache(maxsize=1)
 def render_page() -> bytes:
-    """The page."""
     made = openapi_document()
     parts = [
         "<!doctype html><html lang=en><head><meta charset=utf-8>",
@@ -80,9 +79,8 @@ def _answer(given: dict[str, Any]) -> str:
     if "$ref" in given:
         made = openapi_document()["components"]["responses"][given["$ref"].rsplit("/", 1)[1]]
         return f"{_text(made['description'])} {_type({'$ref': '#/components/schemas/Error'})}"
-    kinds = given.get("content", {}).values()
     return f"{_text(given.get('description', ''))} " + " ".join(
-        _type(kind.get("schema", {})) for kind in kinds
+        _type(kind.get("schema", {})) for kind in given.get("content", {}).values()
     )
 
 

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from tenure.errors import TenureError
 from tenure.server.error_responses import encode_error, error_headers
 from tenure.server.http.forwarded import address_group, client_address, forwarded_scheme
-from tenure.server.http.hsts import HSTS
+from tenure.server.http.middleware import HSTS
 from tenure.server.load_limits import PIPELINED, SLOW_READERS
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 _LARGE = "the headers are too large"
 
 HEADERS_MAX = 200
-"""Headers of one request."""
 _MANY = f"the request has more than {HEADERS_MAX} headers, which is the limit"
 HEADER_BYTES = 100
 """What a header takes in memory besides its text."""
@@ -63,13 +62,13 @@ class _Refused(Exception):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """See the laws above. `make_protocol` gives it its self._settings."""
+    """A connection; see the laws above. `make_protocol` sets its class attributes."""
 
     _settings: Settings
     _load: LoadLimits
     _header_bytes_max: int
     _proxies: int
-    """How many trusted self._proxies are in front."""
+    """How many trusted proxies are in front."""
 
     _in_headers = False
     """Whether a request's headers are incomplete. Nearly all requests arrive whole and need no timer."""
@@ -79,7 +78,6 @@ class LimitedProtocol(HttpToolsProtocol):
     _refusal: TenureError | None = None
     _header_timer: asyncio.TimerHandle | None = None
     _counted = False
-    """Whether this connection is counted."""
     _counted_group: str | None = None
     """The address group that this connection is counted for."""
     _client_group: str = ""
@@ -292,7 +290,6 @@ class LimitedProtocol(HttpToolsProtocol):
             account.half_sent_group = None
 
     def _release(self, account: _Account) -> None:
-        """Uncount what was counted for a request."""
         self._end_half_sent(account)
         if account.held_bytes:
             self._load.free_bytes(account.held_bytes)

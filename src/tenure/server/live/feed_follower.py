@@ -17,8 +17,8 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from random import getrandbits
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -27,6 +27,7 @@ from tenure.errors import TenureError
 from tenure.kernel.feed import decode_feed_lines
 from tenure.kernel.notifications import (
     APPROVAL_REMINDER,
+    APPROVAL_REQUESTED,
     PROPOSAL_CREATED,
     STATUS_CHANGED,
     STEP_COMPLETED,
@@ -35,9 +36,7 @@ from tenure.kernel.notifications import (
 )
 from tenure.kernel.run_rows import CONDITION_FALSE
 from tenure.kernel.server_rows import FeedRow
-
-if TYPE_CHECKING:
-    from tenure.store.feed import FeedCursors, FeedRepository
+from tenure.services.repositories import FeedCursors, FeedRepository
 
 log = structlog.get_logger(__name__)
 
@@ -108,6 +107,11 @@ class ReminderFrame(msgspec.Struct, tag="approval.reminder", rename="camel"):
 
 
 Frame = StatusFrame | StepFrame | ProposalFrame | ApprovalFrame | ReminderFrame
+_QUESTION_FRAMES: dict[str, type[ProposalFrame | ApprovalFrame | ReminderFrame]] = {
+    PROPOSAL_CREATED: ProposalFrame,
+    APPROVAL_REQUESTED: ApprovalFrame,
+    APPROVAL_REMINDER: ReminderFrame,
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -118,21 +122,17 @@ def make_frame(id_: str, news: Notification) -> bytes:
     elif news.type == STEP_COMPLETED:
         skipped = tuple(SkippedStepFrame(name, CONDITION_FALSE) for name in news.item.skipped)
         body = StepFrame(news.run, news.item.steps, skipped or msgspec.UNSET)
-    elif news.type == PROPOSAL_CREATED:
-        body = ProposalFrame(news.question)
-    elif news.type == APPROVAL_REMINDER:
-        body = ReminderFrame(news.question)
     else:
-        body = ApprovalFrame(news.question)
+        body = _QUESTION_FRAMES[news.type](news.question)
     return b"id: %b\ndata: %b\n\n" % (id_.encode(), _encode(body))
 
 
 class StreamListener:
     """The listener of one stream: its filters, and the frames that wait to be sent."""
 
-    __slots__ = ("_size", "_waiter", "check", "credential", "ended", "frames",
-        "good", "place", "runs", "sent_at", "task",
-                 "tenant", "types")  # fmt: skip
+    __slots__ = (
+        "_size", "_waiter", "credential", "ended", "frames", "is_valid", "place", "runs", "sent_at", "task", "tenant", "types",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class StreamListener:
         runs: frozenset[int],
         types: frozenset[str],
         credential: str,
-        good: Callable[[], Awaitable[bool]],
+        is_valid: Callable[[], Awaitable[bool]],
     ) -> None:
         self.tenant = tenant
         self.runs = runs
@@ -148,7 +148,7 @@ class StreamListener:
         self.types = types
         """Empty: all types."""
         self.credential = credential
-        self.good = good
+        self.is_valid = is_valid
         """Whether the credential is still valid."""
         self.place: Place = (0, 0)
         self.frames: deque[bytes] = deque()
@@ -156,7 +156,6 @@ class StreamListener:
         self.sent_at = time.monotonic()
         self.ended: str | None = None
         self.task: asyncio.Task[None] | None = None
-        """The task that sends."""
         self._waiter: asyncio.Future[None] | None = None
 
     def wants(self, news: Notification) -> bool:
@@ -200,12 +199,10 @@ class StreamListener:
 
 
 class FeedFollower:
-    """See the laws above."""
-
     def __init__(self, feed: FeedRepository, stopping: asyncio.Event) -> None:
         self._feed = feed
         self._stopping = stopping
-        """Set when the process is told to end: streams end at once, so that the shutdown does not wait for them."""
+        """Set when the process stops: streams end immediately, so that the shutdown does not wait for them."""
         self._listeners: dict[str, dict[StreamListener, None]] = {}
         """By tenant."""
         self._wake = asyncio.Event()
@@ -225,7 +222,7 @@ class FeedFollower:
         self._tasks = [
             asyncio.create_task(self._follow(), name="tenure-feed"),
             asyncio.create_task(self._keep_alive(), name="tenure-feed-upkeep"),
-            asyncio.create_task(self._end_in_time(), name="tenure-feed-end"),
+            asyncio.create_task(self._end_on_stop(), name="tenure-feed-end"),
         ]
 
     async def stop(self) -> None:
@@ -234,7 +231,7 @@ class FeedFollower:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _end_in_time(self) -> None:
+    async def _end_on_stop(self) -> None:
         await self._stopping.wait()
         self.end_all("stopping")
 
@@ -257,7 +254,7 @@ class FeedFollower:
 
     # --------------------------------------------------------------------------------------------- listeners
 
-    async def place(self, tenant: str, after: str | None) -> Place:
+    async def find_place(self, tenant: str, after: str | None) -> Place:
         """Where a tenant's listener begins: now, or after an event id. STREAM_RESET: what follows that event is no longer kept."""
         self._cursors = await self._feed.cursors()
         bounds = await self._feed.bounds()
@@ -299,13 +296,12 @@ class FeedFollower:
         return page, True
 
     def remove(self, listener: StreamListener) -> None:
-        group = self._listeners.get(listener.tenant)
-        if group is not None:
-            group.pop(listener, None)
-            if not group:
-                del self._listeners[listener.tenant]
+        group = self._listeners.get(listener.tenant, {})
+        group.pop(listener, None)
+        if not group:
+            self._listeners.pop(listener.tenant, None)
 
-    def _id(self, tenant: str, pos: int, part: int) -> str:
+    def _event_id(self, tenant: str, pos: int, part: int) -> str:
         """A place as the tenant sees it."""
         assert self._cursors is not None, "a listener has a place"
         return self._cursors.encode(tenant, pos, part, getrandbits(32))
@@ -321,7 +317,7 @@ class FeedFollower:
             looked += len(row.body)
             for news in build_notifications(decode_feed_lines(row.body), {tenant}):
                 if (row.pos, news.part) > after and listener.wants(news):
-                    frames.append(make_frame(self._id(tenant, row.pos, news.part), news))
+                    frames.append(make_frame(self._event_id(tenant, row.pos, news.part), news))
                     if len(frames) >= PAGE_FRAMES:
                         return b"".join(frames), (row.pos, news.part)
         return b"".join(frames), None
@@ -329,7 +325,7 @@ class FeedFollower:
     def first_frame(self, listener: StreamListener) -> bytes:
         """The first frame: an id without an event, so that a client that is cut off before the first event returns to this place."""
         pos, part = listener.place
-        return b": listening\nid: %b\n\n" % self._id(listener.tenant, pos, part).encode()
+        return b": listening\nid: %b\n\n" % self._event_id(listener.tenant, pos, part).encode()
 
     # ------------------------------------------------------------------------------------------ the reader
 
@@ -342,23 +338,19 @@ class FeedFollower:
                 self._has_listeners.clear()
                 await self._has_listeners.wait()
             try:
-                full = await self._read()
-            except TenureError as refused:
-                log.warning("feed_reader_failed", error=refused.code, message=refused.message)
+                if await self._read():
+                    continue
+            except Exception as fault:
+                if isinstance(fault, TenureError):
+                    log.warning("feed_reader_failed", error=fault.code, message=fault.message)
+                else:
+                    log.error("feed_reader_failed", traceback=traceback.format_exc())
                 await asyncio.sleep(UPKEEP_SECONDS)
-                continue
-            except Exception:
-                log.error("feed_reader_failed", traceback=traceback.format_exc())
-                await asyncio.sleep(UPKEEP_SECONDS)
-                continue
-            if full:
                 continue
             await asyncio.sleep(PAUSE_SECONDS)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._wake.wait()
-            except TimeoutError:
-                pass
 
     async def _read(self) -> bool:
         """Read new rows and send them to the listeners. Returns whether there may be more."""
@@ -384,7 +376,7 @@ class FeedFollower:
         by_tenant: dict[str, list[tuple[Notification, bytes]]] = {}
         for news in build_notifications(decode_feed_lines(row.body), self._listeners.keys()):
             tenant = news.item.tenant
-            frame = make_frame(self._id(tenant, row.pos, news.part), news)
+            frame = make_frame(self._event_id(tenant, row.pos, news.part), news)
             by_tenant.setdefault(tenant, []).append((news, frame))
         for tenant, made in by_tenant.items():
             together = b"".join([frame for _, frame in made])
@@ -407,7 +399,7 @@ class FeedFollower:
             now = time.monotonic()
             for listener in self.listeners:
                 if now - listener.sent_at >= KEEP_ALIVE_SECONDS and not listener.frames:
-                    id_ = self._id(listener.tenant, max(self._pos, listener.place[0]) + 1, 0)
+                    id_ = self._event_id(listener.tenant, max(self._pos, listener.place[0]) + 1, 0)
                     listener.put(b": keep-alive\nid: %b\n\n" % id_.encode())
             if now - looked >= CREDENTIAL_SECONDS:
                 looked = now
@@ -419,10 +411,10 @@ class FeedFollower:
             by_credential.setdefault(listener.credential, []).append(listener)
         for listeners in by_credential.values():
             try:
-                good = await listeners[0].good()
+                valid = await listeners[0].is_valid()
             except Exception as fault:  # without the store nothing new is sent either, so the stream may stay
                 log.warning("credential_check_failed", error=repr(fault))
                 continue
-            if not good:
+            if not valid:
                 for listener in listeners:
                     listener.end("credential")

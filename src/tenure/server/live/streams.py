@@ -9,13 +9,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import contextlib
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from litestar import Response
 
 from tenure.server.live.feed_follower import FeedFollower, StreamListener
-from tenure.server.load_limits import LoadLimits
 
 if TYPE_CHECKING:
     from litestar.types import Receive, Scope, Send
@@ -28,23 +27,10 @@ HEADERS = [
 """The last one tells proxies not to buffer the stream."""
 
 
-class StreamSlot:
-    """One of the streams that a credential and its tenant may have. TOO_MANY_STREAMS if all are taken."""
-
-    def __init__(self, load: LoadLimits, key: str, tenant: str) -> None:
-        self._load, self._whose = load, (key, tenant)
-
-    def __enter__(self) -> None:
-        self._load.open_stream(*self._whose)
-
-    def __exit__(self, *_fault: object) -> None:
-        self._load.close_stream(*self._whose)
-
-
 class EventStream(Response[bytes]):
-    """See the laws above."""
-
-    def __init__(self, follower: FeedFollower, listener: StreamListener, slot: StreamSlot) -> None:
+    def __init__(
+        self, follower: FeedFollower, listener: StreamListener, slot: AbstractContextManager[None]
+    ) -> None:
         super().__init__(b"", media_type="text/event-stream")
         self._slot = slot
         self._follower = follower
@@ -97,6 +83,6 @@ class EventStream(Response[bytes]):
 
 
 async def _until_gone(receive: Receive) -> None:
-    with contextlib.suppress(Exception):  # any failure means that the client is gone
+    with suppress(Exception):  # any failure means that the client is gone
         while (await receive())["type"] != "http.disconnect":
             pass

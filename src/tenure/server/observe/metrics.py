@@ -1,13 +1,13 @@
-"""What a server counts, for Prometheus.
+"""The metrics of a server, for Prometheus.
 
 Laws:
-1. Counting is adding to a dictionary; texts are made when somebody scrapes.
-2. Labels are bounded: past `TENANTS_MAX` tenants the label reads `_other`, and so for workflows; routes are templates.
-3. `gwi_*` are the names, labels and words of the git-with-intent document, for runs of that profile; `tenure_*` count
+1. Counting adds to a dictionary. Texts are made by a scrape.
+2. Labels are bounded: beyond `TENANTS_MAX` tenants the label is `_other`, and likewise for workflows. Routes are templates.
+3. `gwi_*` have the names, labels and words of the git-with-intent document, for runs of that profile. `tenure_*` count
    everything, in the kernel's words.
-4. Every process counts what it has done itself: sum over processes. Gauges come from the database, are the same in every
+4. Each process counts what it has done itself: sum over processes. Gauges come from the database, are the same in every
    process, and are at most `FRESH_SECONDS` old: take the maximum over processes.
-5. A tenant's credential sees its own tenant's numbers and those that are nobody's; not which other tenants there are.
+5. A tenant's credential sees the numbers of its tenant and those without a tenant, but not which other tenants there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -25,11 +25,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from tenure.errors import TenureError
 from tenure.kernel import profiles
-from tenure.reads.metrics import ActiveRunCount, OldestPending, read_gauges
+from tenure.reads.metrics import ActiveRunCount, OldestPending
 
 if TYPE_CHECKING:
     from tenure.kernel.feed import ObservedEvent
-    from tenure.store.port import Store
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +39,7 @@ GWI = "git-with-intent"
 STREAM = "/events/stream"
 FRESH_SECONDS = 5.0
 READ_SECONDS = 3.0
-"""How long the database may take for a scrape's gauges; without them the rest is still told."""
+"""How long the database may take for the gauges of a scrape. After that, a scrape has only the rest."""
 DURATIONS = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
@@ -50,18 +49,14 @@ Labels = tuple[str, ...]
 
 
 class LabelledCounter:
-    """A counter by labels."""
-
     def __init__(self, name: str, text: str, labels: Sequence[str] = ()) -> None:
         self._name, self._text, self._labels = name, text, labels
         self.counts: dict[Labels, float] = {}
 
     def add(self, labels: Labels = (), count: float = 1.0) -> None:
-        """Count."""
         self.counts[labels] = self.counts.get(labels, 0.0) + count
 
     def family(self) -> Metric:
-        """As it is scraped."""
         family = CounterMetricFamily(self._name, self._text, labels=self._labels)
         for labels, count in self.counts.items():
             family.add_metric(labels, count)
@@ -69,14 +64,11 @@ class LabelledCounter:
 
 
 class LabelledHistogram:
-    """A histogram by labels."""
-
     def __init__(self, name: str, text: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> None:
         self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
         self._found: dict[Labels, tuple[list[int], list[float]]] = {}
 
     def add(self, value: float, labels: Labels = ()) -> None:
-        """Count a value."""
         found = self._found.get(labels)
         if found is None:
             found = self._found[labels] = ([0] * (len(self._bounds) + 1), [0.0])
@@ -84,7 +76,6 @@ class LabelledHistogram:
         found[1][0] += value
 
     def family(self) -> Metric:
-        """As it is scraped."""
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for labels, (counts, total) in self._found.items():
             buckets, so_far = [], 0
@@ -96,7 +87,7 @@ class LabelledHistogram:
 
 
 class LabelLimiter:
-    """The first so many names, and `_other` for the rest."""
+    """Keeps the first `most` names, and replaces all others by `_other`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -111,7 +102,7 @@ class LabelLimiter:
         return name
 
 
-class _Own(CollectorRegistry):
+class _TenantRegistry(CollectorRegistry):
     """What one tenant sees of the metrics (law 5)."""
 
     def __init__(self, whole: CollectorRegistry, tenant: str) -> None:
@@ -119,7 +110,6 @@ class _Own(CollectorRegistry):
         self._whole, self._tenant = whole, tenant
 
     def collect(self) -> Iterator[Metric]:
-        """Everything but others' numbers."""
         for metric in self._whole.collect():
             metric.samples = [
                 one for one in metric.samples if one.labels.get("tenant_id", self._tenant) == self._tenant
@@ -128,10 +118,11 @@ class _Own(CollectorRegistry):
 
 
 class Metrics:
-    """See the laws above."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(
+        self, read_gauges: Callable[[int], Awaitable[tuple[list[ActiveRunCount], OldestPending]]]
+    ) -> None:
+        """`read_gauges` reads the gauges of the database, for at most so many tenants."""
+        self._read_gauges = read_gauges
         self.tenant = LabelLimiter(TENANTS_MAX)
         self._type = LabelLimiter(TYPES_MAX)
         self._active: list[ActiveRunCount] = []
@@ -140,11 +131,11 @@ class Metrics:
         self._reading: asyncio.Task[None] | None = None
         self._store_up = True
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
-        """Further gauges of this process: name -> (text, where it is read)."""
+        """Further gauges of this process: name -> (text, function that reads it)."""
         self.counters: dict[str, tuple[str, Callable[[], float]]] = {}
-        """Counters that somebody else counts."""
+        """Counters that are kept elsewhere: name -> (text, function that reads it)."""
         self.refused: dict[str, int] = {}
-        """What was refused because a bound was reached, by the bound (`server.load`)."""
+        """Refusals because a limit was reached, by the limit (`server.load_limits`)."""
         by_tenant = ("from_state", "to_state", "tenant_id")
         self._gwi_transitions = LabelledCounter("gwi_run_transitions", "State transition count", by_tenant)
         self._gwi_durations = LabelledHistogram(
@@ -183,8 +174,8 @@ class Metrics:
 
     # ------------------------------------------------------------------------------------------ counting
 
-    def seen(self, event: ObservedEvent, words: tuple[str, str]) -> None:
-        """Something happened to a run; `words` are its states before and after, in its profile's words."""
+    def count_event(self, event: ObservedEvent, words: tuple[str, str]) -> None:
+        """Count an event of a run; `words` are its states before and after, in its profile's words."""
         tenant = self.tenant(event.tenant)
         if event.before is not None and event.before != event.status:
             self._transitions.add((event.before, event.status, tenant))
@@ -199,55 +190,47 @@ class Metrics:
             if event.reason is not None:
                 self._gwi_durations.add(seconds, (self._type(event.workflow), words[1], tenant))
 
-    def idempotency(self, source: str, result: str) -> None:
-        """A request came under a key: `result` is hit, miss, conflict or expired."""
+    def count_key_use(self, source: str, result: str) -> None:
+        """Count a request under an idempotency key: `result` is hit, miss, conflict or expired."""
         self._hits.add((source, result))
         self._gwi_hits.add((source, result))
 
-    def committed(self, commands: int, seconds: float) -> None:
-        """A batch was committed."""
+    def count_commit(self, commands: int, seconds: float) -> None:
         self._batches.add(commands)
         self._commits.add(seconds)
 
-    def answered(self, route: str | None, method: str, status: int, seconds: float) -> None:
-        """A request was answered."""
-        place = route or OTHER
-        verb = method if method in METHODS else OTHER
-        self._requests.add((place, verb, str(status)))
-        if place != STREAM:  # which is as long as somebody listens
-            self._latencies.add(seconds, (place, verb))
+    def count_request(self, route: str | None, method: str, status: int, seconds: float) -> None:
+        labels = (route or OTHER, method if method in METHODS else OTHER)
+        self._requests.add((*labels, str(status)))
+        if route != STREAM:  # a stream is open as long as its client listens
+            self._latencies.add(seconds, labels)
 
     # ----------------------------------------------------------------------------------------- scraping
 
     async def text(self, tenant: str | None = None) -> bytes:
-        """What is scraped: all of it, or what is a tenant's to see."""
+        """The metrics as text: all of them, or those that a tenant may see (law 5)."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._read_at > FRESH_SECONDS:
             if self._reading is None or self._reading.done():
                 self._reading = loop.create_task(self._read())
             await asyncio.wait((self._reading,), timeout=READ_SECONDS)
-        return generate_latest(self.registry if tenant is None else _Own(self.registry, tenant))
-
-    def forget(self) -> None:
-        """Ask the database anew at the next scrape."""
-        self._read_at = -1e9
+        return generate_latest(self.registry if tenant is None else _TenantRegistry(self.registry, tenant))
 
     async def _read(self) -> None:
         try:
-            self._active, self._oldest = await read_gauges(self._store, TENANTS_MAX)
+            self._active, self._oldest = await self._read_gauges(TENANTS_MAX)
             self._store_up = True
-        except Exception as fault:  # a scrape tells what it can, and that the rest is missing
+        except Exception as fault:  # a scrape has what is known, and `tenure_store_up` is 0
             if not isinstance(fault, TenureError):
                 log.error("gauges_failed", traceback=traceback.format_exc())
             self._active, self._oldest, self._store_up = [], None, False
         self._read_at = asyncio.get_running_loop().time()
 
     def describe(self) -> list[Metric]:
-        """Nothing: the registry need not collect to know the names."""
+        """Nothing: without this, the registry would collect once to learn the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, for the registry."""
         for counted in (
             self._gwi_transitions, self._gwi_durations, self._gwi_hits, self._transitions, self._durations, self._hits,
             self._expiries, self._batches, self._commits, self._requests, self._latencies,
@@ -281,7 +264,7 @@ class Metrics:
             all_runs[row.status, tenant] = all_runs.get((row.status, tenant), 0.0) + row.count
             if row.profile == GWI:
                 word = words.get(row.status)
-                # A run that is being canceled is shown as it was before, which only its history tells.
+                # A run that is being canceled keeps its earlier word, which only its history has.
                 label = (word if isinstance(word, str) else "running", tenant)
                 gwi[label] = gwi.get(label, 0.0) + row.count
         for name, text, counts in (

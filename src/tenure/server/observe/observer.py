@@ -1,9 +1,9 @@
-"""Where what happens to runs is counted and logged: the one that watches the orchestrator.
+"""Watches the orchestrator, and passes events of runs to the metrics and the log.
 
 Laws:
-1. It sees what this process has committed, after the commit; other processes see theirs.
-2. A run's states are told in the words of its own profile. A word that keeps the one before is remembered here for runs
-   that are in such a state; of a run that came into it elsewhere the profile's first word is told.
+1. It sees what this process has committed, after the commit. Other processes see their own commits.
+2. The states of a run are in the words of its profile. Some states keep the word before; that word is remembered here. If the run came
+   into such a state in another process, the profile's first word is used.
 """
 
 from __future__ import annotations
@@ -30,19 +30,16 @@ _RESULTS = {
 
 
 class Observer:
-    """See the laws above."""
-
-    def __init__(self, orchestrator: Orchestrator, metrics: Metrics, chronicle: RunEventLog | None) -> None:
+    def __init__(self, orchestrator: Orchestrator, metrics: Metrics, event_log: RunEventLog | None) -> None:
         self._orchestrator = orchestrator
         self.metrics = metrics
-        self.chronicle = chronicle
+        self.event_log = event_log
         self._kept: dict[int, str] = {}
         self._end: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Watch from now on."""
-        self._end = self._orchestrator.watch(self._seen)
-        self._orchestrator.on_batch = self.metrics.committed
+        self._end = self._orchestrator.watch(self._observe)
+        self._orchestrator.on_batch = self.metrics.count_commit
         gauges, counters, orchestrator = self.metrics.gauges, self.metrics.counters, self._orchestrator
         gauges["tenure_commands_waiting"] = (
             "Commands that wait for a commit in this process",
@@ -60,8 +57,8 @@ class Observer:
             lambda: float(orchestrator.stale),
         )
 
-    def seals(self, sealer: SealerTask) -> None:
-        """Count what is sealed here, too."""
+    def add_sealer(self, sealer: SealerTask) -> None:
+        """Add metrics of a sealer."""
         self.metrics.counters["tenure_seals"] = ("Runs sealed with evidence", lambda: float(sealer.sealed))
         self.metrics.counters["tenure_seal_failures"] = (
             "How often a run could not be sealed",
@@ -73,43 +70,44 @@ class Observer:
         )
 
     def stop(self) -> None:
-        """Watch no more."""
         if self._end is not None:
             self._end()
             self._end = None
         self._orchestrator.on_batch = None
 
-    def repeated(self, source: str, result: str, key: str, run_id: str | None, tenant: str) -> None:
-        """A request came under an idempotency key: `result` is hit, miss, conflict or expired."""
-        self.metrics.idempotency(source, result)
-        if self.chronicle is not None and result in ("hit", "expired"):
-            self.chronicle.idempotency_hit(key, run_id, tenant)
+    def record_key_use(self, source: str, result: str, key: str, run_id: str | None, tenant: str) -> None:
+        """Record a request under an idempotency key: `result` is hit, miss, conflict or expired."""
+        self.metrics.count_key_use(source, result)
+        if self.event_log is not None and result in ("hit", "expired"):
+            self.event_log.idempotency_hit(key, run_id, tenant)
 
-    def answered(
+    def record_answer(
         self, state: dict[str, Any], status: int, headers: Mapping[bytes, bytes], tenant: str
     ) -> None:
-        """A request under an idempotency key was answered."""
         result = _RESULTS.get(state.get("code", ""))
         if result is None:
             if status >= 400:
-                return  # it did not use the key
+                return  # a refused request leaves its key unused
             result = "hit" if b"idempotency-replayed" in headers or status == 202 else "miss"
         place = headers.get(b"location", b"").decode()
         run = place.removeprefix("/runs/") if place.startswith("/runs/") else None
-        self.repeated("api", result, state["keyed"], run, tenant)
+        self.record_key_use("api", result, state["keyed"], run, tenant)
 
-    def _seen(self, events: list[ObservedEvent]) -> None:
+    def _observe(self, events: list[ObservedEvent]) -> None:
         for event in events:
             words = self._words(event)
-            self.metrics.seen(event, words)
-            if self.chronicle is not None:
-                self.chronicle.seen(event, words)
+            self.metrics.count_event(event, words)
+            if self.event_log is not None:
+                self.event_log.log_event(event, words)
 
     def _words(self, event: ObservedEvent) -> tuple[str, str]:
-        """The run's states before and after; the same twice where there was no change."""
+        """The run's states before and after an event; the same word twice if the state did not change."""
         profile = profiles.get(event.profile)
-        kept = self._kept.pop(event.run_id, None)
-        before = profile.word("run", event.status if event.before is None else event.before, last=kept)
+        before = profile.word(
+            "run",
+            event.status if event.before is None else event.before,
+            last=self._kept.pop(event.run_id, None),
+        )
         after = before
         if event.before is not None and event.before != event.status:
             after = profile.word("run", event.status, last=before)

@@ -3,9 +3,9 @@
 Laws:
 1. A line of a run's event has exactly the fields of that section, and its tenant; besides them only what every line has
    (timestamp, level).
-2. No payload, no name, no secret: ids, states and numbers. What is said during a call has none of the secrets that the call
-   resolved, whoever says it.
-3. Whoever does not want these lines pays nothing for them: nothing watches the orchestrator then.
+2. No payload, no name, no secret: only ids, states and numbers. Secrets that a call has resolved are removed from every line that is
+   logged during the call.
+3. Events of runs that are not logged cost nothing: then nothing watches the orchestrator.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ _OURS = "tenure_of_uvicorn"
 def configure_logging(
     stream: TextIO | None = None, *, level: Level = "info", form: Literal["json", "text"] = "json"
 ) -> None:
-    """Log to a stream (stdout, unless said) from now on."""
+    """Log to a stream from now on, by default to stdout."""
     render: Any = structlog.processors.JSONRenderer()
     if form == "text":
-        colors = (stream or sys.stdout).isatty()
         render = structlog.dev.ConsoleRenderer(
-            colors=colors, exception_formatter=structlog.dev.plain_traceback
+            colors=(stream or sys.stdout).isatty(), exception_formatter=structlog.dev.plain_traceback
         )
     structlog.configure(
         processors=[
@@ -56,7 +55,7 @@ def configure_logging(
 
 
 def _without_secrets(_logger: Any, _method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A line without what the call around it has resolved."""
+    """Remove the secrets that the call around a log line has resolved."""
     values = resolved_so_far()
     if not values:
         return line
@@ -65,7 +64,7 @@ def _without_secrets(_logger: Any, _method: str, line: MutableMapping[str, Any])
 
 
 class _Handler(logging.Handler):
-    """What uvicorn says, in our log."""
+    """Passes uvicorn's log records to our log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         fields: dict[str, Any] = {"message": record.getMessage()}
@@ -75,7 +74,7 @@ class _Handler(logging.Handler):
 
 
 def redirect_uvicorn_logs() -> None:
-    """Take over what uvicorn has to say of itself: its failures; the rest we say ourselves."""
+    """Log uvicorn's errors in our format. Its other messages are dropped, because the server logs its own."""
     theirs = logging.getLogger("uvicorn.error")
     theirs.setLevel(logging.ERROR)
     theirs.propagate = False
@@ -86,18 +85,15 @@ def redirect_uvicorn_logs() -> None:
 
 
 def rfc3339(at_us: int) -> str:
-    """A moment as the log tells it."""
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class RunEventLog:
-    """See the laws above."""
-
     def __init__(self) -> None:
         self._log = structlog.get_logger("tenure.runs")
 
-    def seen(self, event: ObservedEvent, words: tuple[str, str]) -> None:
-        """Something happened to a run; `words` are its states before and after, in its profile's words."""
+    def log_event(self, event: ObservedEvent, words: tuple[str, str]) -> None:
+        """Log an event of a run; `words` are its states before and after, in its profile's words."""
         about: dict[str, Any] = {"runId": ids.run_text(event.run_id), "tenant": event.tenant}
         if event.created:
             self._log.info("run_created", **about, type=event.workflow, idempotencyKey=event.key)
@@ -108,12 +104,15 @@ class RunEventLog:
         if event.checkpoint is not None and event.checkpoint_done:
             self._log.info("run_checkpoint", **about, stepId=event.checkpoint, resumable=event.resumable)
         if event.orphaned:
-            beat = None if event.beat_at is None else rfc3339(event.beat_at)
-            self._log.warning("orphan_detected", **about, lastHeartbeat=beat)
+            self._log.warning(
+                "orphan_detected",
+                **about,
+                lastHeartbeat=None if event.beat_at is None else rfc3339(event.beat_at),
+            )
         if event.reason is not None:
-            milliseconds = (event.duration_us or 0) // 1000
-            self._log.info("run_completed", **about, durationMs=milliseconds, status=words[1])
+            self._log.info(
+                "run_completed", **about, durationMs=(event.duration_us or 0) // 1000, status=words[1]
+            )
 
     def idempotency_hit(self, key: str, run_id: str | None, tenant: str) -> None:
-        """A request was recognised by its key."""
         self._log.info("idempotency_hit", key=key, cachedRunId=run_id, tenant=tenant)

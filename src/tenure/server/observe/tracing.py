@@ -1,8 +1,8 @@
-"""A span per request.
+"""A span for each request.
 
 Laws:
-1. A `traceparent` that came with the request is gone on with; a broken one is as good as none.
-2. The span has the route's template, the method, the status and the request's id; nothing of the body, no credential.
+1. The span continues the trace of the request's `traceparent`. An invalid one is ignored.
+2. The span has the route's template, the method, the status and the request's id; nothing of the body, and no credential.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _READ = TraceContextTextMapPropagator()
 _NONE: dict[str, str] = {}
 PARENT_BYTES_MAX = 128
 STATE_BYTES_MAX = 512
-"""What W3C asks everybody to pass on. Longer ones are not even looked at."""
+"""The lengths that W3C requires everybody to propagate. Longer headers are ignored."""
 _TRACER = trace.get_tracer(TRACER_NAME)
-"""It finds its provider when there is one."""
+"""A proxy that finds its provider once there is one."""
 
 
 class RequestSpan:
-    """The span of one request: made when it comes, ended with its answer."""
+    """The span of one request, from its arrival to its answer."""
 
     __slots__ = ("_span", "_token")
 
@@ -45,7 +45,6 @@ class RequestSpan:
         self._token = contexts.attach(trace.set_span_in_context(self._span, above))
 
     def end(self, scope: Any, status: int) -> None:
-        """The request was answered."""
         contexts.detach(self._token)
         if self._span.is_recording():
             route = scope.get("path_template")

@@ -1,11 +1,11 @@
-"""The installation, for its operator: tenants, their first people, their caps.
+"""The installation, for its operator: tenants, their first people, their caps and their Slack apps.
 
-Law: the operator of the installation is no tenant's admin. It makes tenants and lets somebody in; what they do there is
-theirs.
+Law: the operator of the installation is not an admin of any tenant. The operator creates tenants and their first people.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -15,47 +15,42 @@ from litestar.params import FromPath, JSONBody
 from tenure.engine import Engine
 from tenure.errors import field_error
 from tenure.reads.identity import show_person
-from tenure.server.idempotency import idempotent
+from tenure.server.idempotency import create_once
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmedPerson, ConfirmRequest, Groups, Id, Name, Roles
-from tenure.services.idempotency import HeldRecord, StoredResponse
-from tenure.services.identity.principals import OPERATOR_TENANT, Role
-from tenure.services.identity.tenants import SLACK_SECRETS_MAX, Tenants
+from tenure.services.identity.principals import OPERATOR_TENANT
+from tenure.services.identity.tenants import SLACK_SECRETS_MAX
 from tenure.shapes.identity import AuditEntry, Enrolment, Person, SlackApp, Tenant, TenantCaps
 from tenure.shapes.pages import Page
 
 
 class NewTenant(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Somebody whose runs are to be kept apart."""
+    """A tenant to create."""
 
     id: Id
     name: Name
 
 
 class TenantUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A tenant, as it is to be."""
+    """The new values of a tenant."""
 
     name: Name
     closed: bool | None = None
-    """Whether its keys stop working; null: as it is."""
-
-
-def _admin() -> list[Role]:
-    return ["admin"]
+    """Whether the tenant's keys stop working; null: no change."""
 
 
 class FirstPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Who is to look after a tenant."""
+    """The first person of a tenant."""
 
     id: Id | None = None
     name: Name
-    roles: Roles = msgspec.field(default_factory=_admin)
+    roles: Roles = msgspec.field(default_factory=lambda: ["admin"])
     groups: Groups = []
 
 
 class InvitedPerson(msgspec.Struct, frozen=True, kw_only=True):
-    """A person, and the code by which that person gets a key."""
+    """A person, and the code that the person exchanges for a key."""
 
     person: Person
     enrolment: Enrolment
@@ -65,16 +60,12 @@ class SlackAppUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The app of a Slack team."""
 
     secrets: Annotated[list[str], msgspec.Meta(min_length=1, max_length=SLACK_SECRETS_MAX)]
-    """References of its signing secret, during a rotation two, the newest first: `env:NAME` or `file:/PATH`."""
-
-
-def _tenants(request: ApiRequest) -> Tenants:
-    return request.engine.tenants
+    """References to its signing secret, or during a rotation to two secrets, the newest first: `env:NAME` or `file:/PATH`."""
 
 
 async def _engine_of(request: ApiRequest, tenant_id: str) -> Engine:
-    """The engine of a tenant, for the operator."""
-    await _tenants(request).get(tenant_id)
+    """The engine of a tenant, acting as the operator."""
+    await request.engine.tenants.get(tenant_id)
     return request.service.engine.scoped(tenant=tenant_id, caller=request.who)
 
 
@@ -82,47 +73,43 @@ async def _engine_of(request: ApiRequest, tenant_id: str) -> Engine:
 async def list_tenants(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Tenant]:
-    """Newest first, closed ones too."""
-    return await _tenants(request).page(limit, cursor)
+    """Newest first, including closed ones."""
+    return await request.engine.tenants.page(limit, cursor)
 
 
-@post("/admin/tenants", summary="Make a tenant", status_code=201)
+@post("/admin/tenants", summary="Create a tenant", status_code=201)
 async def add_tenant(request: ApiRequest, data: JSONBody[NewTenant]) -> Response[Tenant]:
-    """It needs a person who looks after it: `POST /admin/tenants/{tenant_id}/people`."""
-
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made = await _tenants(request).create(data.id, name=data.name)
-        return StoredResponse.of(made, 201, location=f"/admin/tenants/{made.id}")
-
-    return await idempotent(request, operation)
+    """The tenant needs an admin: `POST /admin/tenants/{tenant_id}/people`."""
+    return await create_once(
+        request, partial(request.engine.tenants.create, data.id, name=data.name), "/admin/tenants"
+    )
 
 
 @get("/admin/tenants/{tenant_id:str}", summary="A tenant")
 async def get_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> Tenant:
-    """Whether it is open, and its name."""
-    return await _tenants(request).get(tenant_id)
+    """Its name, and whether it is closed."""
+    return await request.engine.tenants.get(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}", summary="Rename, close or reopen a tenant")
 async def set_tenant(request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[TenantUpdate]) -> Tenant:
-    """A closed tenant's keys do not work; what it has stays, and its runs go on."""
-    changed = await _tenants(request).update(tenant_id, name=data.name, closed=data.closed)
-    request.service.gate.forget()
-    return changed
+    """The keys of a closed tenant do not work. Its data stays, and its runs continue."""
+    return await request.change_rights(
+        request.engine.tenants.update(tenant_id, name=data.name, closed=data.closed)
+    )
 
 
 @delete("/admin/tenants/{tenant_id:str}", summary="Close a tenant")
 async def close_tenant(request: ApiRequest, tenant_id: FromPath[str]) -> None:
-    """None of its keys works any more; nothing is deleted, and `PUT` with `closed: false` opens it again."""
-    await _tenants(request).update(tenant_id, closed=True)
-    request.service.gate.forget()
+    """All of its keys stop working. Nothing is deleted, and `PUT` with `closed: false` reopens the tenant."""
+    await request.change_rights(request.engine.tenants.update(tenant_id, closed=True))
 
 
-@post("/admin/tenants/{tenant_id:str}/people", summary="Let somebody into a tenant")
+@post("/admin/tenants/{tenant_id:str}/people", summary="Create a person of a tenant")
 async def add_person(
     request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[FirstPerson]
 ) -> InvitedPerson:
-    """A person (an admin, unless said otherwise) with an enrolment code, which is shown here and never again."""
+    """A person, by default an admin, with an enrolment code. The code is in this answer and never shown again."""
     people = (await _engine_of(request, tenant_id)).people
     made = await people.create(person=data.id, name=data.name, roles=data.roles, groups=data.groups)
     enrolment = await people.invite(made.id)
@@ -133,66 +120,65 @@ async def add_person(
 
 @post(
     "/admin/tenants/{tenant_id:str}/people/{person_id:str}/confirm",
-    summary="Confirm a person where no second administrator is",
+    summary="Confirm a person of a tenant without a second administrator",
     status_code=200,
 )
 async def confirm_person(
     request: ApiRequest, tenant_id: FromPath[str], person_id: FromPath[str], data: JSONBody[ConfirmRequest]
 ) -> ConfirmedPerson:
-    """What a second administrator of the tenant does. It breaks the glass: the tenant's chain says who did."""
+    """Replaces the confirmation by a second administrator. The tenant's audit chain records this break-glass action."""
     engine = await _engine_of(request, tenant_id)
-    made = await engine.confirmations.confirm_row("person", person_id, data.revision)
-    request.service.gate.forget()
+    made = await request.change_rights(engine.confirmations.confirm_row("person", person_id, data.revision))
     return ConfirmedPerson(**msgspec.structs.asdict(show_person(made.row)), confirmed=made.people)
 
 
 @get(
     "/admin/tenants/{tenant_id:str}/slack-apps",
-    summary="The Slack apps that a tenant's people decide through",
+    summary="The Slack apps of a tenant",
 )
 async def list_slack_apps(request: ApiRequest, tenant_id: FromPath[str]) -> list[SlackApp]:
     """By team."""
-    return await _tenants(request).slack_apps(tenant_id)
+    return await request.engine.tenants.slack_apps(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}/slack-apps/{team_id:str}", summary="Register a Slack app")
 async def set_slack_app(
     request: ApiRequest, tenant_id: FromPath[str], team_id: FromPath[str], data: JSONBody[SlackAppUpdate]
 ) -> SlackApp:
-    """Slack's commands and clicks of this team, signed with its secret, are believed to be the people's who have linked accounts."""
+    """Commands and clicks of this team that are signed with this secret count as those of the people who have linked their accounts."""
     for at, reference in enumerate(data.secrets):
         problem = request.service.secrets.problem(reference, tenant_id)
         if problem is not None:
             raise field_error(f"secrets[{at}]", problem)
-    return await _tenants(request).set_slack_app(tenant_id, team_id, data.secrets)
+    return await request.engine.tenants.set_slack_app(tenant_id, team_id, data.secrets)
 
 
 @delete(
     "/admin/tenants/{tenant_id:str}/slack-apps/{team_id:str}", summary="Remove a Slack app", status_code=204
 )
 async def drop_slack_app(request: ApiRequest, tenant_id: FromPath[str], team_id: FromPath[str]) -> None:
-    """Nobody links accounts or decides through it any more."""
-    await _tenants(request).remove_slack_app(tenant_id, team_id)
+    """Nobody can link an account or decide through it any more."""
+    await request.engine.tenants.remove_slack_app(tenant_id, team_id)
 
 
 @get("/admin/tenants/{tenant_id:str}/caps", summary="A tenant's limits and weights")
 async def get_caps(request: ApiRequest, tenant_id: FromPath[str]) -> TenantCaps:
-    """Those that say something: what is not here has weight 1 and no limit."""
-    return await _tenants(request).caps(tenant_id)
+    """Everything that is not listed has weight 1 and no limit."""
+    return await request.engine.tenants.caps(tenant_id)
 
 
 @put("/admin/tenants/{tenant_id:str}/caps", summary="Set a tenant's limits and weights")
 async def set_caps(request: ApiRequest, tenant_id: FromPath[str], data: JSONBody[TenantCaps]) -> TenantCaps:
-    """All of them: what is not said has weight 1 and no limit from now on. They count everywhere within two seconds."""
-    return await _tenants(request).set_caps(tenant_id, data)
+    """Replaces all of them: everything that is left out has weight 1 and no limit. They take effect everywhere within two seconds."""
+    return await request.engine.tenants.set_caps(tenant_id, data)
 
 
-@get("/admin/audit", summary="Who changed what of the installation")
+@get("/admin/audit", summary="The audit chain of the installation")
 async def list_installation_audit(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[AuditEntry]:
-    """The installation's own chain, newest first; each line's hash covers the one before."""
-    return await _tenants(request).audit_page(OPERATOR_TENANT, limit, cursor)
+    """Newest first. The hash of each entry covers the entry before it."""
+    return await request.engine.tenants.audit_page(OPERATOR_TENANT, limit, cursor)
 
 
 HANDLERS: list[Any] = [

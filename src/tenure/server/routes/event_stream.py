@@ -1,4 +1,4 @@
-"""Live status: what happens, as it happens."""
+"""Live status: events as a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenure.errors import Detail, TenureError
 from tenure.kernel.notifications import NOTIFICATION_TYPES
 from tenure.server.auth.roles import ALLOWED
 from tenure.server.live.feed_follower import StreamListener
-from tenure.server.live.streams import EventStream, StreamSlot
+from tenure.server.live.streams import EventStream
 from tenure.server.request import ApiRequest
 
 ROUTE = "GET /events/stream"
@@ -28,7 +28,7 @@ NewsType = Literal[
 @get(
     "/events/stream",
     media_type="text/event-stream",
-    summary="What happens, as it happens",
+    summary="A stream of events",
     response_headers=[ResponseHeader("Cache-Control", documentation_only=True)],
 )
 async def stream_events(
@@ -36,7 +36,7 @@ async def stream_events(
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
-            name="Last-Event-ID", description="Go on behind this event; browsers send it by themselves."
+            name="Last-Event-ID", description="Continue after this event; browsers send it automatically."
         ),
     ] = None,
     after: Annotated[
@@ -44,11 +44,13 @@ async def stream_events(
         QueryParameter(name="last_event_id", description="The same, for tools that cannot set the header."),
     ] = None,
     run: Annotated[
-        list[str] | None, QueryParameter(description="Only of these runs.", max_items=RUNS_MAX)
+        list[str] | None, QueryParameter(description="Only events of these runs.", max_items=RUNS_MAX)
     ] = None,
     type_: Annotated[
         list[NewsType] | None,
-        QueryParameter(name="type", description="Only of these types.", max_items=len(NOTIFICATION_TYPES)),
+        QueryParameter(
+            name="type", description="Only events of these types.", max_items=len(NOTIFICATION_TYPES)
+        ),
     ] = None,
 ) -> EventStream:
     """Server-sent events. Frames have `id` and `data`; `data` is one of
@@ -56,8 +58,8 @@ async def stream_events(
     `{"type":"proposal.created","proposalId":…}`, `{"type":"approval.requested","approvalId":…}` and
     `{"type":"approval.reminder","approvalId":…}`.
 
-    Whoever comes again with the id of the last event it got hears everything since, in order and once. 410 STREAM_RESET
-    says that this is not kept any more."""
+    A client that reconnects with the id of its last event gets everything since, in order and once. 410 STREAM_RESET says that these
+    events are no longer kept."""
     follower = request.service.follower
     listener = StreamListener(
         request.who.tenant,
@@ -65,9 +67,9 @@ async def stream_events(
         frozenset(type_ or ()),
         *_credential(request),
     )
-    listener.place = await follower.place(request.who.tenant, last_event_id or after)
+    listener.place = await follower.find_place(request.who.tenant, last_event_id or after)
     return EventStream(
-        follower, listener, StreamSlot(request.service.load, request.who.key_id, request.who.tenant)
+        follower, listener, request.service.load.hold_stream(request.who.key_id, request.who.tenant)
     )
 
 
@@ -83,11 +85,11 @@ def _credential(request: ApiRequest) -> tuple[str, Callable[[], Awaitable[bool]]
     """The id of the caller's credential, and a check that it is still valid."""
     gate, who, allowed = request.service.gate, request.who, ALLOWED[ROUTE]
 
-    async def good() -> bool:
-        now = await gate.still(who)
+    async def is_valid() -> bool:
+        now = await gate.revalidate(who)
         return now is not None and bool(now.roles & allowed)
 
-    return who.session.hex() if who.by_cookie else who.key_id, good
+    return who.session.hex() if who.by_cookie else who.key_id, is_valid
 
 
 HANDLERS = [stream_events]

@@ -1,13 +1,14 @@
-"""A tenant's own clients, people and keys, looked after by its admins; and the chain of what they changed.
+"""A tenant's clients, people and keys, for its admins; and the audit chain of their changes.
 
 Laws:
-1. Another tenant's client, person or key looks exactly like none.
-2. What makes a secret is not repeated under an idempotency key: its answer would have to be kept.
+1. Another tenant's client, person or key looks exactly like a missing one.
+2. A request whose answer has a secret takes no idempotency key: its answer would have to be stored.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -17,11 +18,10 @@ from msgspec.structs import asdict
 
 from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.reads.identity import show_client, show_key, show_person
-from tenure.server.idempotency import idempotent
+from tenure.server.idempotency import create_once
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.routes.session import RotateKeyRequest
-from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.people import ENROLMENT_SECONDS_MAX
 from tenure.services.identity.principals import ROLES, Role
 from tenure.services.identity.validation import GROUPS_MAX, ID_PATTERN
@@ -45,18 +45,18 @@ OwnerFilter = Annotated[str | None, QueryParameter(max_length=64, description="O
 
 
 class NewClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A program that is to ask."""
+    """A program with an account."""
 
     id: Id | None = None
-    """Chosen by us unless given."""
+    """By default, the server chooses one."""
     name: Name
     roles: Roles
     owner: Id | None = None
-    """The person who answers for it."""
+    """The person who answers for the client."""
 
 
 class ClientUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A client, as it is to be."""
+    """The new values of a client."""
 
     name: Name
     roles: Roles
@@ -64,19 +64,19 @@ class ClientUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class NewPerson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Somebody who is to ask or decide."""
+    """A person with an account."""
 
     id: Id | None = None
-    """Chosen by us unless given. Histories keep it for good: an opaque one tells nobody who it is."""
+    """By default, the server chooses one. Histories keep it forever, so it should not reveal who the person is."""
     name: Name
     roles: Roles
     groups: Groups = []
     github: Login | None = None
-    """The login at GitHub: runs that this person's pull requests and pushes start are theirs, and not theirs to approve."""
+    """The GitHub login. This person requests the runs that their pull requests and pushes start, and may not approve them."""
 
 
 class PersonUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A person, as it is to be."""
+    """The new values of a person."""
 
     name: Name
     roles: Roles
@@ -85,24 +85,24 @@ class PersonUpdate(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class InviteRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How long an enrolment code is good."""
+    """How long an enrolment code is valid."""
 
     expires_in: Annotated[float, msgspec.Meta(ge=60, le=ENROLMENT_SECONDS_MAX)] = ENROLMENT_SECONDS
     """In seconds."""
 
 
 class NewClientKey(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A key of a client. (People get theirs by enrolment: nobody else ever sees it.)"""
+    """A key of a client. (People get their keys by enrolment, so that nobody else sees them.)"""
 
     client: Id
     name: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
     roles: Roles | None = None
-    """Fewer than the client has; null: all of them."""
+    """A subset of the client's roles; null: all of them."""
     expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 class ConfirmRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is confirmed: as it was looked at."""
+    """The revision that is confirmed."""
 
     revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 
@@ -111,21 +111,21 @@ class ConfirmedClient(ApiClient, frozen=True, kw_only=True):
     """A client that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 class ConfirmedPerson(Person, frozen=True, kw_only=True):
     """A person whom somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 class ConfirmedKey(ApiKey, frozen=True, kw_only=True):
     """A key that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 # ---------------------------------------------------------------------------------------------- clients
@@ -135,21 +135,17 @@ class ConfirmedKey(ApiKey, frozen=True, kw_only=True):
 async def list_clients(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[ApiClient]:
-    """Newest first, closed ones too."""
+    """Newest first, including closed ones."""
     return await request.engine.clients.page(limit, cursor)
 
 
-@post("/clients", summary="Make a client", status_code=201)
+@post("/clients", summary="Create a client", status_code=201)
 async def add_client(request: ApiRequest, data: JSONBody[NewClient]) -> Response[ApiClient]:
-    """It needs a key before it can ask: `POST /keys`."""
-
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made = await request.engine.clients.create(
-            client=data.id, name=data.name, roles=data.roles, owner=data.owner
-        )
-        return StoredResponse.of(made, 201, location=f"/clients/{made.id}")
-
-    return await idempotent(request, operation)
+    """The client needs a key before it can send requests: `POST /keys`."""
+    create = partial(
+        request.engine.clients.create, client=data.id, name=data.name, roles=data.roles, owner=data.owner
+    )
+    return await create_once(request, create, "/clients")
 
 
 @get("/clients/{client_id:str}", summary="A client")
@@ -162,29 +158,27 @@ async def client(request: ApiRequest, client_id: FromPath[str]) -> ApiClient:
 async def set_client(
     request: ApiRequest, client_id: FromPath[str], data: JSONBody[ClientUpdate]
 ) -> ApiClient:
-    """What is not said has its default."""
-    changed = await request.engine.clients.update(
-        client_id, name=data.name, roles=data.roles, owner=data.owner
+    """A field that is left out gets its default."""
+    return await request.change_rights(
+        request.engine.clients.update(client_id, name=data.name, roles=data.roles, owner=data.owner)
     )
-    request.service.gate.forget()
-    return changed
 
 
 @post("/clients/{client_id:str}/confirm", summary="Confirm a client as a second person", status_code=200)
 async def confirm_client(
     request: ApiRequest, client_id: FromPath[str], data: JSONBody[ConfirmRequest]
 ) -> ConfirmedClient:
-    """Whoever made or changed it does not stand behind what it asks from now on, for that reason alone."""
-    made = await request.engine.confirmations.confirm_row("client", client_id, data.revision)
-    request.service.gate.forget()
+    """From now on, people who created or changed the client are not involved in its requests for that reason alone."""
+    made = await request.change_rights(
+        request.engine.confirmations.confirm_row("client", client_id, data.revision)
+    )
     return ConfirmedClient(**asdict(show_client(made.row)), confirmed=made.people)
 
 
 @delete("/clients/{client_id:str}", summary="Close a client")
 async def close_client(request: ApiRequest, client_id: FromPath[str]) -> None:
-    """None of its keys works any more. For good."""
-    await request.engine.clients.close(client_id)
-    request.service.gate.forget()
+    """All of its keys stop working. This cannot be undone."""
+    await request.change_rights(request.engine.clients.close(client_id))
 
 
 # ----------------------------------------------------------------------------------------------- people
@@ -194,21 +188,22 @@ async def close_client(request: ApiRequest, client_id: FromPath[str]) -> None:
 async def list_people(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Person]:
-    """Newest first, closed ones too."""
+    """Newest first, including closed ones."""
     return await request.engine.people.page(limit, cursor)
 
 
-@post("/people", summary="Make a person", status_code=201)
+@post("/people", summary="Create a person", status_code=201)
 async def add_person(request: ApiRequest, data: JSONBody[NewPerson]) -> Response[Person]:
     """The person needs an enrolment code to get a key: `POST /people/{person_id}/enrolment`."""
-
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made = await request.engine.people.create(
-            person=data.id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
-        )
-        return StoredResponse.of(made, 201, location=f"/people/{made.id}")
-
-    return await idempotent(request, operation)
+    create = partial(
+        request.engine.people.create,
+        person=data.id,
+        name=data.name,
+        roles=data.roles,
+        groups=data.groups,
+        github=data.github,
+    )
+    return await create_once(request, create, "/people")
 
 
 @get("/people/{person_id:str}", summary="A person")
@@ -219,12 +214,12 @@ async def person(request: ApiRequest, person_id: FromPath[str]) -> Person:
 
 @put("/people/{person_id:str}", summary="Change a person")
 async def set_person(request: ApiRequest, person_id: FromPath[str], data: JSONBody[PersonUpdate]) -> Person:
-    """What is not said has its default. Nobody changes their own roles, groups or login."""
-    changed = await request.engine.people.update(
-        person_id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
+    """A field that is left out gets its default. Nobody changes their own roles, groups or login."""
+    return await request.change_rights(
+        request.engine.people.update(
+            person_id, name=data.name, roles=data.roles, groups=data.groups, github=data.github
+        )
     )
-    request.service.gate.forget()
-    return changed
 
 
 @post(
@@ -233,25 +228,25 @@ async def set_person(request: ApiRequest, person_id: FromPath[str], data: JSONBo
 async def confirm_person(
     request: ApiRequest, person_id: FromPath[str], data: JSONBody[ConfirmRequest]
 ) -> ConfirmedPerson:
-    """It is them who have enrolled, and they may do what their roles say: until then they and whoever made, enrolled or promoted
-    them count as one."""
-    made = await request.engine.confirmations.confirm_row("person", person_id, data.revision)
-    request.service.gate.forget()
+    """Confirms that the right person has enrolled with the right roles. Until then, this person and those who created, enrolled or
+    promoted them count as one."""
+    made = await request.change_rights(
+        request.engine.confirmations.confirm_row("person", person_id, data.revision)
+    )
     return ConfirmedPerson(**asdict(show_person(made.row)), confirmed=made.people)
 
 
 @delete("/people/{person_id:str}", summary="Close a person")
 async def close_person(request: ApiRequest, person_id: FromPath[str]) -> None:
-    """No key of this person works any more. For good."""
-    await request.engine.people.close(person_id)
-    request.service.gate.forget()
+    """All keys of the person stop working. This cannot be undone."""
+    await request.change_rights(request.engine.people.close(person_id))
 
 
-@post("/people/{person_id:str}/enrolment", summary="A one-time code for a person")
+@post("/people/{person_id:str}/enrolment", summary="Create an enrolment code for a person")
 async def invite(
     request: ApiRequest, person_id: FromPath[str], data: JSONBody[InviteRequest | None] = None
 ) -> Enrolment:
-    """Hand it over: `POST /enrolments` gives the person a key for it, once. An earlier code is void."""
+    """The person exchanges the code for a key once, with `POST /enrolments`. An earlier code becomes invalid."""
     return await request.engine.people.invite(person_id, (data or InviteRequest()).expires_in)
 
 
@@ -266,11 +261,11 @@ async def keys(
     client: OwnerFilter = None,
     person: OwnerFilter = None,
 ) -> Page[ApiKey]:
-    """Newest first, those that are over too; of one client or person where one is named."""
+    """Newest first, including keys that have ended; of one client or person if it is named."""
     return await request.engine.keys.page(limit, cursor, client=client, person=person)
 
 
-@post("/keys", summary="Make a key of a client")
+@post("/keys", summary="Create a key of a client")
 async def add_key(request: ApiRequest, data: JSONBody[NewClientKey]) -> IssuedApiKey:
     """The secret is in this answer and never shown again."""
     return await request.engine.keys.create(
@@ -290,31 +285,29 @@ async def rotate_key(
 ) -> IssuedApiKey:
     """The new key is in this answer and never shown again; the old one works `overlap` seconds longer."""
     how = data or RotateKeyRequest()
-    made = await request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at)
-    request.service.gate.forget()
-    return made
+    return await request.change_rights(
+        request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at)
+    )
 
 
 @post("/keys/{key_id:str}/confirm", summary="Confirm a client's key as a second person", status_code=200)
 async def confirm_key(request: ApiRequest, key_id: FromPath[str]) -> ConfirmedKey:
-    """It is in the hands of those who answer for its client: whoever made it does not stand behind what is asked with it."""
-    made = await request.engine.confirmations.confirm_row("key", key_id)
-    request.service.gate.forget()
+    """Confirms that the right people have the key. From now on, its creator is not involved in requests with it for that reason alone."""
+    made = await request.change_rights(request.engine.confirmations.confirm_row("key", key_id))
     return ConfirmedKey(**asdict(show_key(made.row)), confirmed=made.people)
 
 
 @delete("/keys/{key_id:str}", summary="Revoke a key")
 async def revoke_key(request: ApiRequest, key_id: FromPath[str]) -> None:
-    """It does not work any more, nor do its sessions and streams."""
-    await request.engine.keys.revoke(key_id)
-    request.service.gate.forget()
+    """The key stops working, and so do its sessions and streams."""
+    await request.change_rights(request.engine.keys.revoke(key_id))
 
 
-@get("/audit", summary="Who changed what of clients, people and keys")
+@get("/audit", summary="The audit chain of clients, people and keys")
 async def list_audit(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[AuditEntry]:
-    """The tenant's chain, newest first; each line's hash covers the one before."""
+    """Newest first. The hash of each entry covers the entry before it."""
     return await request.engine.tenants.audit_page(request.who.tenant, limit, cursor)
 
 

@@ -1,61 +1,84 @@
-"""Policies: published once, active when two people have said so; and what they have decided."""
+"""Policies and their decisions; and freezes, which deny all actions of a tenant, workflow or connector.
+
+Law: activating a policy and thawing take two people. The first one proposes it, and the second one sends the same request.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath, JSONBody
 
-from tenure import ids
-from tenure.clock import us
-from tenure.errors import TenureError
-from tenure.govern.policy import CompiledPolicy, load_policy
-from tenure.govern.policy.connector_check import check_policy
-from tenure.govern.policy.explanations import explain_decisions
-from tenure.govern.policy.shadow import ShadowEvaluation, ShadowReport
-from tenure.limits import INTEGER_MAX, SHADOWED_MAX, WORKFLOW_BYTES_MAX
-from tenure.reads.policies import build_policy_text, build_policy_version
+from tenure.errors import Detail, TenureError
+from tenure.govern.policy.shadow import ShadowReport
+from tenure.limits import NAME_CHARS_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.idempotency import idempotent
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, decode_cursor, encode_cursor, page_of_list
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, page_of_list
 from tenure.server.request import ApiRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.ownership import require_person
+from tenure.services.policies import Policies
 from tenure.shapes.pages import Page
-from tenure.shapes.policies import PolicyDecision, PolicyText, PolicyVersion
-from tenure.store.policies import PolicyRegistry
-from tenure.work_pool import run_in_thread
+from tenure.shapes.policies import Freeze, PolicyDecision, PolicyText, PolicyVersion
 
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_BYTES_MAX)]
 _DIGITS_MAX = 9
 
 
 class NewPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy to be published."""
+    """A policy to publish."""
 
     text: Text
-    """The YAML file; docs/policy.md says what it may have."""
+    """The YAML document; see docs/policy.md."""
 
 
 class ActivationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What has become of a version that somebody wants to be active."""
+    """The state of a version after the request."""
 
     state: Literal["proposed", "active"]
-    """`proposed`: another person has to say the same."""
+    """`proposed`: a second person has to send the same request."""
     policy: PolicyVersion
 
 
 class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy to be tried on what was decided already."""
+    """A policy to evaluate on past actions."""
 
     text: Text
     since_seconds: Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)] = 7 * 86_400
-    """How far to look back."""
+    """How far to look back, in seconds."""
 
 
-def _office(request: ApiRequest) -> PolicyRegistry:
-    return PolicyRegistry(request.service.engine.store, request.who.tenant)
+class FreezeScope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to freeze or thaw: a workflow, a connector, or the whole tenant if neither is named."""
+
+    workflow: Name | None = None
+    connector: Name | None = None
+
+    @property
+    def text(self) -> str:
+        """The stored form: `*`, `wf:WORKFLOW` or `cn:CONNECTOR`."""
+        if self.workflow is not None and self.connector is not None:
+            what = "name a workflow or a connector, not both"
+            raise TenureError("INVALID_INPUT", what, (Detail("connector", what),))
+        if self.workflow is not None:
+            return f"wf:{self.workflow}"
+        return "*" if self.connector is None else f"cn:{self.connector}"
+
+
+class ThawResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The freezes after the request."""
+
+    state: Literal["proposed", "thawed"]
+    """`proposed`: a second person has to send the same request."""
+    frozen: list[Freeze]
+    """All that is still frozen."""
+
+
+def _policies(request: ApiRequest) -> Policies:
+    return Policies(request.engine.scope)
 
 
 def _version(text: str) -> int:
@@ -70,90 +93,96 @@ async def list_policies(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[PolicyVersion]:
     """Newest first, without their texts."""
-    tenant, office = request.who.tenant, _office(request)
-    before: Any = INTEGER_MAX
-    if cursor is not None:
-        place = decode_cursor(cursor, tenant, "policies", None)
-        before = place[0] if place else None
-        if not isinstance(before, int) or not 0 < before <= INTEGER_MAX:
-            raise TenureError("CURSOR_INVALID")
-    now, rows = await office.governance(), await office.versions(before, limit + 1)
-    more = encode_cursor(tenant, "policies", None, [rows[limit - 1].version]) if len(rows) > limit else None
-    return Page(items=[build_policy_version(row, now) for row in rows[:limit]], next_cursor=more)
+    return await _policies(request).page(limit, cursor)
 
 
 @post("/policies", summary="Publish a policy", status_code=201)
 async def publish_policy(request: ApiRequest, data: JSONBody[NewPolicy]) -> Response[PolicyVersion]:
-    """It is checked against the connectors of this server (where it has any), kept as the next version, and changes nothing until
-    it is active. The same text again is the same version."""
+    """The policy is checked, also against the connectors of this server if it has any, and stored as the next version. It has no effect
+    until it is active. The same text again is the same version."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        connectors = request.service.engine.connectors
-        if connectors:
-            await run_in_thread(check_policy, data.text, "policy", connectors)
-        else:
-            await run_in_thread(load_policy, data.text, "policy")
-        office = _office(request)
-        row, is_new = await office.publish(data.text, request.who.actor)
-        made = build_policy_version(row, await office.governance())
-        return StoredResponse.of(made, 201 if is_new else 200, location=f"/policies/{row.version}")
+        made, is_new = await _policies(request).publish(data.text)
+        return StoredResponse.of(made, 201 if is_new else 200, location=f"/policies/{made.version}")
 
     return await idempotent(request, operation)
 
 
-@post("/policies/shadow", summary="What another policy would have decided", status_code=200)
+@post("/policies/shadow", summary="What a policy would have decided", status_code=200)
 async def shadow_policy(request: ApiRequest, data: JSONBody[ShadowRequest]) -> ShadowReport:
-    """It is asked about the tenant's newest decisions, and changes nothing; it need not be published."""
-    engine = request.service.engine
-    asked = await run_in_thread(lambda: CompiledPolicy(load_policy(data.text, "policy")))
-    now = await request.service.identity.now_us()
-    shadowing = ShadowEvaluation(engine.store, engine.artifacts.get)
-    return await shadowing.evaluate(request.who.tenant, asked, now - us(data.since_seconds), SHADOWED_MAX)
+    """Evaluates a policy on the tenant's newest decisions. It changes nothing, and the policy need not be published."""
+    return await _policies(request).shadow(data.text, data.since_seconds)
 
 
 @get("/policies/{version:str}", summary="A version of the policy")
 async def get_policy(request: ApiRequest, version: FromPath[str]) -> PolicyText:
     """With its text."""
-    office = _office(request)
-    row = await office.policy(_version(version))
-    return build_policy_text(row, await office.governance())
+    return await _policies(request).get(_version(version))
 
 
 @post("/policies/{version:str}/activate", summary="Make a version active", status_code=200)
 async def activate_policy(request: ApiRequest, version: FromPath[str]) -> Response[ActivationResult]:
-    """The first person (an admin) proposes it, a second one (an admin or an approver) makes it active by the same request. It
-    counts from the next INTENT on."""
+    """The first person (an admin) proposes it; a second person (an admin or approver) makes it active with the same request. It applies from
+    the next action on."""
     person = require_person(request.who)
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        office, number = _office(request), _version(version)
-        stands = await office.activate(number, person, may_propose="admin" in request.who.roles)
-        shown = build_policy_version(await office.policy(number), stands.governance)
-        return StoredResponse.of(
-            ActivationResult(state="active" if stands.step == "done" else "proposed", policy=shown), 200
+        state, policy = await _policies(request).activate(
+            _version(version), person, may_propose="admin" in request.who.roles
         )
+        return StoredResponse.of(ActivationResult(state=state, policy=policy), 200)
 
     return await idempotent(request, operation)
 
 
-@post("/policies/{version:str}/withdraw", summary="Take back a proposal", status_code=200)
+@post("/policies/{version:str}/withdraw", summary="Withdraw a proposal", status_code=200)
 async def withdraw_policy(request: ApiRequest, version: FromPath[str]) -> PolicyVersion:
-    """Of a version that somebody wants to be active."""
+    """Withdraws the proposal to activate a version."""
     require_person(request.who)
-    office, number = _office(request), _version(version)
-    now = await office.withdraw(number, request.who.actor)
-    return build_policy_version(await office.policy(number), now)
+    return await _policies(request).withdraw(_version(version))
 
 
-@get("/runs/{run_id:str}/decisions", summary="What policies said of a run's actions")
+@get("/runs/{run_id:str}/decisions", summary="Policy decisions about a run's actions")
 async def list_decisions(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[PolicyDecision]:
-    """In the order in which they were said, with the version, the rules and the reasons of each."""
-    run = await request.engine.get(run_id)
-    views = await explain_decisions(request.engine.store, ids.run_int(run.id))
-    at = (request.who.tenant, f"decisions {run_id}", None)
-    return page_of_list(views, lambda one: one.no, at, cursor, limit)
+    """In order, with the version, the rules and the reasons of each decision."""
+    return page_of_list(
+        await _policies(request).list_decisions(run_id),
+        lambda one: one.no,
+        (request.who.tenant, f"decisions {run_id}", None),
+        cursor,
+        limit,
+    )
+
+
+@get("/freezes", summary="What is frozen")
+async def list_freezes(
+    request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
+) -> Page[Freeze]:
+    """The whole tenant first, then connectors and workflows by name."""
+    return page_of_list(
+        await _policies(request).list_freezes(),
+        lambda one: f"{one.scope} {one.name}",
+        (request.who.tenant, "freezes", None),
+        cursor,
+        limit,
+    )
+
+
+@post("/freezes", summary="Freeze actions", status_code=200)
+async def freeze(request: ApiRequest, data: JSONBody[FreezeScope]) -> list[Freeze]:
+    """From the next commit on, no such action is called; calls under way continue. Returns all freezes."""
+    return await _policies(request).freeze(data.text)
+
+
+@post("/freezes/thaw", summary="Thaw actions", status_code=200)
+async def thaw(request: ApiRequest, data: JSONBody[FreezeScope]) -> ThawResult:
+    """The first person (an admin) proposes it; a second person (an admin or approver) thaws it with the same request."""
+    state, frozen = await _policies(request).thaw(
+        data.text, require_person(request.who), may_propose="admin" in request.who.roles
+    )
+    return ThawResult(state=state, frozen=frozen)
 
 
 HANDLERS = [
@@ -164,4 +193,7 @@ HANDLERS = [
     activate_policy,
     withdraw_policy,
     list_decisions,
+    list_freezes,
+    freeze,
+    thaw,
 ]

@@ -1,8 +1,9 @@
-"""Runs under way, steered: canceled, paused, told something, started again; and what is said about them, changed.
+"""Control of runs: cancel, pause, signal, resume and rerun them, and change their labels and metadata.
 
 Laws:
-1. The verbs follow decision 25. What a run in its state cannot do is refused, and changes nothing.
-2. Many are canceled in two calls: the first says what fits and gives a token, the second does it if that is still so.
+1. The verbs follow rule 25 of the spec. A verb that does not fit the run's state is refused and changes nothing.
+2. Many runs are canceled in two calls. The first one counts the matching runs and returns a token; the second one cancels them if the
+   same runs still match.
 """
 
 from __future__ import annotations
@@ -46,86 +47,84 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
 class CancelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why it is canceled."""
+    """Why a run is canceled."""
 
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=CODE_CHARS_MAX)] = "RUN_CANCELED"
-    """A code, like superseded."""
+    """A code, such as `superseded`."""
 
 
 class RunControlResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is after what was asked."""
+    """A run's status after the request."""
 
     id: str
     status: str
 
 
 class PauseState(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether it is paused."""
+    """Whether a run is paused."""
 
     id: str
     paused: bool
 
 
 class StepState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a step is after what was asked."""
+    """A step's state after the request."""
 
     id: str
-    """The run's."""
     step: str
     state: str
 
 
 class RevokeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which step is taken from its worker."""
+    """The step whose lease is revoked."""
 
     step: Name | None = None
-    """Needed where several are worked on."""
+    """Required if several steps are leased."""
 
 
 class RevokedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """How the step is that was taken from its worker."""
+    """The state of the step whose lease was revoked."""
 
     id: str
-    """The run's."""
     state: str
 
 
 class ReportedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Who said that the world has been told how it ended."""
+    """A statement that a run's outcome was reported."""
 
     id: str
     reported: bool
-    """Whether the status reporter has told the world. A statement does not change it."""
+    """Whether the status reporter has reported the outcome. A statement does not change this."""
     statement: ReportStatement
 
 
 class SignalRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that happened."""
+    """An event for a run."""
 
     data: Any = None
     event_id: Annotated[str, msgspec.Meta(min_length=1, max_length=KEY_CHARS_MAX)] | None = None
-    """The same one never counts twice. Without it the request's key is it."""
+    """An event with the same id counts once. The default is the request's idempotency key."""
     source: Annotated[str, msgspec.Meta(max_length=NAME_CHARS_MAX)] = ""
 
 
 class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What became of what was begun and may not simply be repeated."""
+    """Outcomes of steps that were begun and may not simply be repeated."""
 
     happened: dict[str, Any] = {}
-    """Step: what it returned."""
+    """Step name -> what the step returned."""
     repeat: list[str] = []
-    """Steps that may be done once more."""
+    """Steps that may be executed again."""
 
 
 class UpdateRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Labels and metadata to be changed: the names given; null takes a name away."""
+    """Labels and metadata to set by name; null removes a name."""
 
     labels: dict[str, str | None] | None = None
     metadata: dict[str, Any] | None = None
 
 
 class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said about a run."""
+    """The labels and metadata of a run."""
 
     id: str
     labels: dict[str, str]
@@ -133,33 +132,33 @@ class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CancelFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which runs; those that have ended never fit."""
+    """Which runs to cancel. Runs that have ended never match."""
 
     status: str | None = None
     workflow: str | None = None
     label: str | list[str] | None = None
-    """`key=value`, or several: a run has all of them."""
+    """`key=value`, or a list of them: a run must have all."""
     repo: str | None = None
     created_before: datetime | None = None
     created_after: datetime | None = None
 
 
 class CancelRunsRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Runs to be canceled."""
+    """Runs to cancel."""
 
     filter: CancelFilter
     token: Annotated[str, msgspec.Meta(max_length=200)] | None = None
-    """From the same call without it."""
+    """The token that the same request without a token returned."""
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=CODE_CHARS_MAX)] = "RUN_CANCELED"
 
 
 class CancelPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What would be canceled."""
+    """The runs that would be canceled."""
 
     matched: int
     token: str
     sample: list[str]
-    """Some of them, newest first."""
+    """Ids of some of them, newest first."""
 
 
 class CancelFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +169,7 @@ class CancelFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CanceledRuns(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done."""
+    """How many runs were canceled."""
 
     canceled: int
     failed: list[CancelFailure]
@@ -183,48 +182,51 @@ class CanceledRuns(msgspec.Struct, frozen=True, kw_only=True):
 async def cancel_run(
     request: ApiRequest, run_id: FromPath[str], data: JSONBody[CancelRequest | None] = None
 ) -> RunControlResult:
-    """Request its cancellation: `canceled` where nothing was at work, else `canceling` until that has stopped."""
+    """Request cancellation. The run is `canceled` if no worker holds it, otherwise `canceling` until its workers have stopped."""
     reason = CancelRequest().reason if data is None else data.reason
     return RunControlResult(
         id=run_id, status=await request.engine.cancel(run_id, reason=reason, involved=request.who.people)
     )
 
 
-@post("/runs/{run_id:str}/pause", summary="Give out no step of a run", status_code=200)
+@post("/runs/{run_id:str}/pause", summary="Pause a run", status_code=200)
 async def pause_run(request: ApiRequest, run_id: FromPath[str]) -> PauseState:
-    """Work under way and deadlines go on."""
+    """No more steps are leased. Steps under way and deadlines continue."""
     await request.engine.runs.pause(run_id)
     return PauseState(id=run_id, paused=True)
 
 
-@post("/runs/{run_id:str}/unpause", summary="Give out a run's steps again", status_code=200)
+@post("/runs/{run_id:str}/unpause", summary="Unpause a run", status_code=200)
 async def unpause_run(request: ApiRequest, run_id: FromPath[str]) -> PauseState:
-    """Also of a run that was parked."""
+    """Steps are leased again. Also unparks a parked run."""
     await request.engine.runs.unpause(run_id)
     return PauseState(id=run_id, paused=False)
 
 
 @post("/runs/{run_id:str}/steps/{key:str}/cancel", summary="Cancel one step", status_code=202)
 async def cancel_step(request: ApiRequest, run_id: FromPath[str], key: FromPath[str]) -> StepState:
-    """In two phases, like a run: whoever is at work on it is asked to stop."""
-    state = await request.engine.runs.cancel_step(run_id, key, involved=request.who.people)
-    return StepState(id=run_id, step=key, state=state)
+    """Request cancellation of a step. Its worker is asked to stop."""
+    return StepState(
+        id=run_id,
+        step=key,
+        state=await request.engine.runs.cancel_step(run_id, key, involved=request.who.people),
+    )
 
 
-@post("/runs/{run_id:str}/revoke", summary="Take a step from its worker", status_code=200)
+@post("/runs/{run_id:str}/revoke", summary="Revoke the lease of a step", status_code=200)
 async def revoke_step(
     request: ApiRequest, run_id: FromPath[str], data: JSONBody[RevokeRequest | None] = None
 ) -> RevokedStep:
-    """What that worker still says does not count. The step is given out again while tries are left."""
+    """Later messages of the worker are ignored. The step is leased again while attempts are left."""
     step = None if data is None else data.step
     return RevokedStep(
         id=run_id, state=await request.engine.runs.revoke_lease(run_id, step, involved=request.who.people)
     )
 
 
-@post("/runs/{run_id:str}/reported", summary="Say that a run's end was reported", status_code=200)
+@post("/runs/{run_id:str}/reported", summary="State that a run's outcome was reported", status_code=200)
 async def report_run(request: ApiRequest, run_id: FromPath[str]) -> ReportedRun:
-    """Record the caller's word that the world was told how it ended. The status stays as it is; the first statement counts."""
+    """Record the caller's statement. The run's status does not change; the first statement counts."""
     statement = await request.engine.runs.mark_reported(run_id)
     row = await request.engine.scope.reader.row(ids.run_int(run_id))
     return ReportedRun(id=run_id, reported=row.reported_at is not None, statement=statement)
@@ -234,7 +236,7 @@ async def report_run(request: ApiRequest, run_id: FromPath[str]) -> ReportedRun:
 async def update_run(
     request: ApiRequest, run_id: FromPath[str], data: JSONBody[UpdateRunRequest]
 ) -> RunMetadata:
-    """The names given are set, those that are null taken away, the others left. Also of a run that has ended."""
+    """Set the given names, remove those that are null, and keep all others. Also for a run that has ended."""
     engine = request.engine
     command = c.UpdateMetadata(
         run_id=ids.run_int(run_id),
@@ -253,7 +255,7 @@ async def update_run(
 
 @post(
     "/runs/{run_id:str}/signals/{name:str}",
-    summary="Tell a run something",
+    summary="Deliver an event to a run",
     status_code=200,
     responses=IN_PROCESS,
 )
@@ -263,7 +265,7 @@ async def signal_run(
     name: FromPath[str],
     data: JSONBody[SignalRequest | None] = None,
 ) -> Response[SignalResult]:
-    """Deliver an event: a wait for it takes it, else it is kept for one. Under one key or event id it counts once."""
+    """A wait for the event takes it; otherwise it is buffered for a later wait. Under one key or event id it counts once."""
     said, engine, number = data or SignalRequest(), request.engine, ids.run_int(run_id)
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
@@ -282,15 +284,15 @@ async def signal_run(
 
 @post(
     "/runs/{run_id:str}/resume",
-    summary="Go on with a run",
+    summary="Resume a run",
     status_code=201,
-    responses={200: ResponseSpec(RunControlResult, description="Its wait was ended"), **IN_PROCESS},
+    responses={200: ResponseSpec(RunControlResult, description="The run's wait was ended"), **IN_PROCESS},
 )
 async def resume_run(
     request: ApiRequest, run_id: FromPath[str], data: JSONBody[ResumeRequest | None] = None
 ) -> Response[RunCreated]:
-    """A finished run goes on as a new one that reuses what was done (201). Of one that waits for an event or a time, the
-    wait is ended (200), never an approval."""
+    """A finished run continues as a new run that reuses its results (201). For a run that waits for an event or a time, the wait is
+    ended (200); an approval never is."""
     said, engine, number = data or ResumeRequest(), request.engine, ids.run_int(run_id)
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
@@ -299,15 +301,16 @@ async def resume_run(
         )
         if command is not None:
             return await start_from_run(request, engine, command, held)
-        status = (await engine.scope.reader.row(number)).status
-        return StoredResponse.of(RunControlResult(id=run_id, status=status), run_id=number)
+        return StoredResponse.of(
+            RunControlResult(id=run_id, status=(await engine.scope.reader.row(number)).status), run_id=number
+        )
 
     return await idempotent(request, operation, run_id=number)
 
 
-@post("/runs/{run_id:str}/rerun", summary="Start a run afresh", status_code=201, responses=IN_PROCESS)
+@post("/runs/{run_id:str}/rerun", summary="Run again", status_code=201, responses=IN_PROCESS)
 async def rerun_run(request: ApiRequest, run_id: FromPath[str]) -> Response[RunCreated]:
-    """A fresh run of the same plan, linked to the finished one."""
+    """Start a new run of the same plan, linked to the finished run."""
     engine = request.engine
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
@@ -319,11 +322,13 @@ async def rerun_run(request: ApiRequest, run_id: FromPath[str]) -> Response[RunC
 async def start_from_run(
     request: ApiRequest, engine: Engine, command: c.CreateRun, held: HeldRecord | None
 ) -> StoredResponse:
-    """Make a run out of another, under the request's key."""
+    """Create a run from another run, under the request's key."""
     caller = api_caller(request.who, request.request_id)
-    involved = join_people(command.involved, request.who.people)
     command = msgspec.structs.replace(
-        command, context=caller.context, requester=caller.requester, involved=involved
+        command,
+        context=caller.context,
+        requester=caller.requester,
+        involved=join_people(command.involved, request.who.people),
     )
     if held is not None:
         record = held.record
@@ -346,17 +351,24 @@ async def start_from_run(
     "/runs/cancel",
     summary="Cancel many runs",
     status_code=202,
-    responses={200: ResponseSpec(CancelPreview, description="How many fit. Nothing was done.")},
+    responses={200: ResponseSpec(CancelPreview, description="How many runs match. Nothing was canceled.")},
 )
 async def cancel_runs(request: ApiRequest, data: JSONBody[CancelRunsRequest]) -> Response[CanceledRuns]:
-    """Without a token nothing is done: the answer (200) says how many runs fit, and has a token. With it they are
-    canceled (202), unless the runs that fit are others by now (409)."""
+    """Without a token nothing is canceled: the answer (200) says how many runs match, and has a token. With the token they are canceled
+    (202), unless other runs match by now (409)."""
     engine = request.engine
-    fitting = await _fitting(engine, data.filter)
-    token = _token(engine.tenant, data.filter, fitting)
+    matching = await _find_matching(engine, data.filter)
+    token = _token(engine.tenant, data.filter, matching)
     if data.token is None:
-        sample = [ids.run_text(run_id) for run_id in fitting[:SAMPLE_MAX]]
-        return to_response(StoredResponse.of(CancelPreview(matched=len(fitting), token=token, sample=sample)))
+        return to_response(
+            StoredResponse.of(
+                CancelPreview(
+                    matched=len(matching),
+                    token=token,
+                    sample=[ids.run_text(run_id) for run_id in matching[:SAMPLE_MAX]],
+                )
+            )
+        )
     if data.token != token:
         raise TenureError(
             "FILTER_CHANGED", "the token is for another filter, or the runs that fit have changed"
@@ -372,13 +384,13 @@ async def cancel_runs(request: ApiRequest, data: JSONBody[CancelRunsRequest]) ->
                 CancelFailure(id=text, error=api_error(to_tenure_error(refused), request.request_id))
             )
 
-    for begin in range(0, len(fitting), _PAGE):
-        await asyncio.gather(*map(cancel, fitting[begin : begin + _PAGE]))
-    return Response(CanceledRuns(canceled=len(fitting) - len(failed), failed=failed), status_code=202)
+    for begin in range(0, len(matching), _PAGE):
+        await asyncio.gather(*map(cancel, matching[begin : begin + _PAGE]))
+    return Response(CanceledRuns(canceled=len(matching) - len(failed), failed=failed), status_code=202)
 
 
-async def _fitting(engine: Engine, asked: CancelFilter) -> list[int]:
-    """The runs that fit, newest first."""
+async def _find_matching(engine: Engine, asked: CancelFilter) -> list[int]:
+    """The ids of the matching runs, newest first."""
     check_status(asked.status, "filter.status")
     wanted = RunFilter(
         status=asked.status,
@@ -396,19 +408,15 @@ async def _fitting(engine: Engine, asked: CancelFilter) -> list[int]:
         runs, place = await read_run_page(engine.store, engine.tenant, wanted, place, _PAGE)
         found += [run.id for run in runs if run.status not in CLOSED_RUN and run.cancel_at is None]
         if len(found) > CANCELED_AT_ONCE_MAX:
-            said = f"more than {CANCELED_AT_ONCE_MAX} runs fit; narrow the filter"
-            raise field_error("filter", said)
+            raise field_error("filter", f"more than {CANCELED_AT_ONCE_MAX} runs fit; narrow the filter")
     return found
 
 
 def _labels(given: str | list[str] | None) -> dict[str, str]:
-    made: dict[str, str] = {}
-    for one in [given] if isinstance(given, str) else given or []:
-        name, equals, value = one.partition("=")
-        if not name or not equals:
-            raise field_error("filter.label", "a label is key=value")
-        made[name] = value
-    return made
+    parts = [one.partition("=") for one in ([given] if isinstance(given, str) else given or [])]
+    if not all(name and equals for name, equals, _ in parts):
+        raise field_error("filter.label", "a label is key=value")
+    return {name: value for name, _, value in parts}
 
 
 def _moment(field: str, moment: datetime) -> int:
@@ -417,9 +425,9 @@ def _moment(field: str, moment: datetime) -> int:
     return us(moment.timestamp())
 
 
-def _token(tenant: str, asked: CancelFilter, fitting: list[int]) -> str:
-    """Bound to the tenant, the filter and what fits; it is no secret, so it needs none."""
-    body = canonical([tenant, msgspec.to_builtins(asked), [str(run_id) for run_id in sorted(fitting)]])
+def _token(tenant: str, asked: CancelFilter, matching: list[int]) -> str:
+    """A token that is bound to the tenant, the filter and the matching runs. It is not a secret."""
+    body = canonical([tenant, msgspec.to_builtins(asked), [str(run_id) for run_id in sorted(matching)]])
     return sha256(b"tenure-cancel-1" + body).hexdigest()
 
 

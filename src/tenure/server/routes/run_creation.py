@@ -1,4 +1,4 @@
-"""Starting runs: one, many at once, an agent's."""
+"""Starting runs: one, a batch, or an agent's run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,12 @@ async def start_run(service: ServerContext, scope: Any, body: bytes) -> StoredRe
     value, asked = await decode_body(body, StartRun)
     key = key_from_headers(scope["headers"], request_id_is_key=service.settings.request_id_is_key)
     keyed = None if key is None else await key_request(scope, key, value, large=len(body) > LARGE_BYTES)
-    caller = api_caller(who, state["request_id"], keyed)
-    return await start_with_answer(service.engine_of(who, asked.workspace).scope, asked, caller, keyed)
+    return await start_with_answer(
+        service.engine_of(who, asked.workspace).scope,
+        asked,
+        api_caller(who, state["request_id"], keyed),
+        keyed,
+    )
 
 
 @dataclass
@@ -51,9 +55,11 @@ class _StartRunOperation(Operation):
     """`start_run` decodes the body itself, so the framework does not know its type."""
 
     def __post_init__(self) -> None:
-        schema = Reference(ref="#/components/schemas/StartRun")
         self.request_body = RequestBody(
-            content={"application/json": OpenAPIMediaType(schema=schema)}, required=True
+            content={
+                "application/json": OpenAPIMediaType(schema=Reference(ref="#/components/schemas/StartRun"))
+            },
+            required=True,
         )
 
 
@@ -65,14 +71,17 @@ async def create_run(request: ApiRequest) -> Response[RunCreated]:
 
 @post("/agents/run", summary="Start an agent's run", status_code=201)
 async def run_agent(request: ApiRequest, data: JSONBody[StartRun]) -> Response[RunCreated]:
-    """Start a run under the profile agent-runs. It is `requested`; what becomes of it is at `/runs/{id}/status`."""
+    """Start a run under the profile agent-runs. Its first status is `requested`; `/runs/{id}/status` has the current one."""
     if data.profile not in (None, AGENTS):
         raise TenureError("INVALID_INPUT", f"an agent's run has the profile {AGENTS}, not {data.profile!r}")
     wanted = await keyed(request)
     caller = api_caller(request.who, request.request_id, wanted)
     scope = request.service.engine_of(request.who, data.workspace).scope
-    asked = msgspec.structs.replace(data, profile=AGENTS)
-    return to_response(await start_with_answer(scope, asked, caller, wanted, _show_requested))
+    return to_response(
+        await start_with_answer(
+            scope, msgspec.structs.replace(data, profile=AGENTS), caller, wanted, _show_requested
+        )
+    )
 
 
 def _show_requested(run: RunCreated) -> RunCreated:
@@ -83,37 +92,37 @@ class RunBatchItem(StartRun, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A run of a batch."""
 
     idempotency_key: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
-    """As the header of that name with `POST /runs`: the same key there is the same run."""
+    """Like the header of that name of `POST /runs`: the same key is the same run there, too."""
 
 
 class RunBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Runs that are asked for at once."""
+    """Runs to start."""
 
     items: Annotated[list[RunBatchItem], msgspec.Meta(min_length=1, max_length=BATCH_MAX)]
 
 
 class RunBatchResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one of them."""
+    """The result of one run of a batch."""
 
     status: int
-    """As `POST /runs` would have answered."""
+    """The status that `POST /runs` would have answered."""
     run: RunCreated | None = None
     error: ApiError | None = None
     replayed: bool = False
-    """Whether its key had made this run before."""
+    """Whether the key had created this run before."""
 
 
 class RunBatchResults(msgspec.Struct, frozen=True, kw_only=True):
-    """A result for each, in their order."""
+    """A result for each run, in order."""
 
     results: list[RunBatchResult]
 
 
 @post("/runs/batch", summary="Start many runs", status_code=200, responses=IN_PROCESS)
 async def create_runs(request: ApiRequest, data: JSONBody[RunBatch]) -> Response[RunBatchResults]:
-    """Start up to 500 runs at once: a result for each, in order. Each has its own fate, and its own key.
+    """Start up to 500 runs. There is a result for each, in order: each succeeds or fails by itself, and may have its own key.
 
-    A key in the headers is the whole batch's: the same batch again gets the same results.
+    A key in the headers is for the whole batch: the same batch again gets the same results.
     """
     raw: list[dict[str, Any]] = (await request.value())["items"]
 
@@ -155,13 +164,18 @@ async def _start_item(
             raise hashed
         if name is not None and hashed is not None:
             wanted = KeyedRequest(tenant=who.tenant, source="api", name=name, hash=hashed)
-        scope = request.service.engine_of(who, item.workspace).scope
-        answer = await start_with_answer(scope, item, api_caller(who, request.request_id, wanted), wanted)
+        answer = await start_with_answer(
+            request.service.engine_of(who, item.workspace).scope,
+            item,
+            api_caller(who, request.request_id, wanted),
+            wanted,
+        )
     except TenureError as refused:
         error = to_tenure_error(refused)
         return RunBatchResult(status=error.spec.status, error=api_error(error, request.request_id))
-    run = msgspec.json.decode(answer.body, type=RunCreated)
-    return RunBatchResult(status=answer.status, run=run, replayed=answer.replayed)
+    return RunBatchResult(
+        status=answer.status, run=msgspec.json.decode(answer.body, type=RunCreated), replayed=answer.replayed
+    )
 
 
 HANDLERS = [create_run, create_runs, run_agent]

@@ -1,9 +1,8 @@
-"""The parts of a run: its steps and their tries, its history, logs, checkpoints and artifacts, and why it does not move."""
+"""The parts of a run: steps and attempts, history, logs, checkpoints, artifacts, and why the run makes no progress."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,13 +12,11 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import FromPath, QueryParameter
 
 from tenure import ids
-from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.limits import NAME_CHARS_MAX
 from tenure.reads import run_documents
 from tenure.reads.artifacts import (
     FIRST_POSITION,
-    ArtifactPosition,
     artifact_position,
     artifact_reference,
     find_artifact,
@@ -28,19 +25,13 @@ from tenure.reads.artifacts import (
 )
 from tenure.reads.history import check_step_exists, read_attempts, read_checkpoints
 from tenure.server.http.path_segments import decode_rest_of_path, step_key
-from tenure.server.paging import (
-    LIMIT_DEFAULT,
-    Cursor,
-    Limit,
-    Page,
-    decode_cursor,
-    encode_cursor,
-    page_of_list,
-)
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Int31, Limit, make_page, page_of_list
 from tenure.server.request import ApiRequest
 from tenure.server.routes.runs import ProfileName
+from tenure.services.paging import decode_place, read_page
 from tenure.shapes.documents import CheckpointDocument, StepDocument
 from tenure.shapes.events import Event
+from tenure.shapes.pages import Page
 from tenure.shapes.runs import Artifact, Explanation, RunLogLine
 from tenure.shapes.steps import Attempt, Checkpoint, FailedAttempt, Step
 
@@ -53,10 +44,16 @@ ArtifactAttempt = Annotated[
 ]
 ArtifactLate = Annotated[
     bool | None,
-    QueryParameter(description="true: what came after the lease's end; false: what came in time."),
+    QueryParameter(description="true: uploaded after the lease's end; false: uploaded in time."),
 ]
 _TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,80}/[A-Za-z0-9!#$&^_.+-]{1,80}(?:; ?charset=[A-Za-z0-9-]{1,40})?")
 _CHUNK = 1_000
+ArtifactName = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
+
+
+async def _run_number(request: ApiRequest, run_id: str) -> int:
+    """The number of a run of the caller's tenant."""
+    return (await request.engine.scope.reader.row(ids.run_int(run_id))).id
 
 
 @get("/runs/{run_id:str}/steps", summary="The steps of a run")
@@ -79,7 +76,7 @@ async def list_steps(
     return page_of_list(items, lambda one: f"{one.within or ''} {one.name}", at, cursor, limit)
 
 
-@get("/runs/{run_id:str}/steps/{key:str}/attempts", summary="The tries of a step")
+@get("/runs/{run_id:str}/steps/{key:str}/attempts", summary="The attempts of a step")
 async def list_attempts(
     request: ApiRequest,
     run_id: FromPath[str],
@@ -87,15 +84,15 @@ async def list_attempts(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Attempt]:
-    """First one first. The key is percent-encoded: `plan/review#2` is `plan%2Freview%232`."""
-    number, key = (await request.engine.scope.reader.row(ids.run_int(run_id))).id, step_key(request.scope)
-    items = await read_attempts(request.engine.store, number, key)
+    """The first attempt first. The key is percent-encoded: `plan/review#2` is `plan%2Freview%232`."""
+    key = step_key(request.scope)
+    items = await read_attempts(request.engine.store, await _run_number(request, run_id), key)
     return page_of_list(
         items, lambda one: one.n, (request.who.tenant, f"attempts {run_id}", key), cursor, limit
     )
 
 
-@get("/runs/{run_id:str}/steps/{key:str}/logs", summary="What a step has logged")
+@get("/runs/{run_id:str}/steps/{key:str}/logs", summary="The log of a step")
 async def list_step_logs(
     request: ApiRequest,
     run_id: FromPath[str],
@@ -106,12 +103,11 @@ async def list_step_logs(
 ) -> Page[RunLogLine]:
     """In order. The key is percent-encoded: `plan/review#2` is `plan%2Freview%232`."""
     key = step_key(request.scope)
-    number = (await request.engine.scope.reader.row(ids.run_int(run_id))).id
-    await check_step_exists(request.engine.store, number, key)
+    await check_step_exists(request.engine.store, await _run_number(request, run_id), key)
     return await _logs(request, run_id, key, after, limit, cursor)
 
 
-@get("/runs/{run_id:str}/logs", summary="What a run has logged")
+@get("/runs/{run_id:str}/logs", summary="The log of a run")
 async def list_logs(
     request: ApiRequest,
     run_id: FromPath[str],
@@ -119,15 +115,15 @@ async def list_logs(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[RunLogLine]:
-    """In order; to follow a log, ask again `after` the last number."""
+    """In order. To follow a log, send the request again with `after` the last number."""
     return await _logs(request, run_id, None, after, limit, cursor)
 
 
 async def _logs(
     request: ApiRequest, run_id: str, key: str | None, after: int, limit: int, cursor: str | None
 ) -> Page[RunLogLine]:
-    at = (request.who.tenant, f"logs {run_id}", key)
-    after = after if cursor is None else _number(decode_cursor(cursor, *at))
+    of = (request.who.tenant, f"logs {run_id}", key)
+    [after] = decode_place(cursor, of, tuple[Int31], (after,))
     found: list[RunLogLine] = []
     while len(found) <= limit:  # at most `limits.LOG_LINES_PER_RUN_MAX` lines in all
         chunk = limit + 1 if key is None else _CHUNK
@@ -136,25 +132,21 @@ async def _logs(
         if len(lines) < chunk:
             break
         after = lines[-1].no
-    more = len(found) > limit
-    found = found[:limit]
-    return Page(items=found, next_cursor=encode_cursor(*at, [found[-1].no]) if more else None)
+    return make_page(found[:limit], of, [found[limit - 1].no] if len(found) > limit else None)
 
 
-def _number(place: list[Any]) -> int:
-    if len(place) != 1 or not isinstance(place[0], int) or not 0 <= place[0] < 1 << 31:
-        raise TenureError("CURSOR_INVALID")
-    return place[0]
-
-
-@get("/runs/{run_id:str}/tries", summary="The tries of a run's steps that did not succeed")
+@get("/runs/{run_id:str}/tries", summary="The failed attempts of a run")
 async def list_tries(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[FailedAttempt]:
-    """What failed or was lost, and who took over, in order of time."""
-    items = await request.engine.scope.reader.tries(ids.run_int(run_id))
-    at = (request.who.tenant, f"tries {run_id}", None)
-    return page_of_list(items, lambda one: [one.step, one.attempt, one.state], at, cursor, limit)
+    """Attempts that failed or were lost, and the workers that took over, in order of time."""
+    return page_of_list(
+        await request.engine.scope.reader.tries(ids.run_int(run_id)),
+        lambda one: [one.step, one.attempt, one.state],
+        (request.who.tenant, f"tries {run_id}", None),
+        cursor,
+        limit,
+    )
 
 
 @get("/runs/{run_id:str}/events", summary="The history of a run")
@@ -165,12 +157,11 @@ async def list_events(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Event]:
-    """In order, each with the hash that chains it to the one before."""
-    at = (request.who.tenant, f"events {run_id}", None)
-    after = after if cursor is None else _number(decode_cursor(cursor, *at))
+    """In order. Each event has the hash that chains it to the event before."""
+    of = (request.who.tenant, f"events {run_id}", None)
+    [after] = decode_place(cursor, of, tuple[Int31], (after,))
     found = await request.engine.scope.reader.events(ids.run_int(run_id), after=after, limit=limit + 1)
-    items = found[:limit]
-    return Page(items=items, next_cursor=encode_cursor(*at, [items[-1].seq]) if len(found) > limit else None)
+    return make_page(found[:limit], of, [found[limit - 1].seq] if len(found) > limit else None)
 
 
 @get("/runs/{run_id:str}/checkpoints", summary="The checkpoints of a run")
@@ -181,9 +172,8 @@ async def list_checkpoints(
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[Checkpoint | CheckpointDocument]:
-    """What its steps have recorded, in the order of recording."""
-    engine = request.engine
-    number = (await engine.scope.reader.row(ids.run_int(run_id))).id
+    """The results that its steps have recorded, in order."""
+    engine, number = request.engine, await _run_number(request, run_id)
     at = (request.who.tenant, f"checkpoints {run_id}", profile)
     if profile == run_documents.PROFILE:
         below = await run_documents.read_document(
@@ -196,9 +186,9 @@ async def list_checkpoints(
     return page_of_list(items, lambda one: [one.step, one.key], at, cursor, limit)
 
 
-@get("/runs/{run_id:str}/why", summary="Why a run does not move")
+@get("/runs/{run_id:str}/why", summary="Why a run makes no progress")
 async def get_why(request: ApiRequest, run_id: FromPath[str]) -> Explanation:
-    """In one reason: what would have to change first."""
+    """One reason: what has to change first."""
     return await request.engine.runs.explain(run_id)
 
 
@@ -209,47 +199,36 @@ async def get_why(request: ApiRequest, run_id: FromPath[str]) -> Explanation:
 async def list_run_artifacts(
     request: ApiRequest, run_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Artifact]:
-    """By name, step and attempt; those that came late too."""
-    number = (await request.engine.scope.reader.row(ids.run_int(run_id))).id
-    at = (request.who.tenant, f"artifacts {run_id}", None)
-    after = FIRST_POSITION if cursor is None else _artifact_place(decode_cursor(cursor, *at))
-    found = await list_artifacts(request.engine.store, number, after=after, limit=limit + 1)
-    items = found[:limit]
-    return Page(
-        items=[to_artifact(line) for line in items],
-        next_cursor=encode_cursor(*at, list(artifact_position(items[-1]))) if len(found) > limit else None,
+    """By name, step and attempt, including late ones."""
+    store, number = request.engine.store, await _run_number(request, run_id)
+    return await read_page(
+        (request.who.tenant, f"artifacts {run_id}", None),
+        tuple[ArtifactName, Int31, Int31, bool],
+        FIRST_POSITION,
+        lambda place, count: list_artifacts(store, number, after=place, limit=count),
+        lambda row: list(artifact_position(row)),
+        to_artifact,
+        limit=limit,
+        cursor=cursor,
     )
-
-
-def _artifact_place(place: list[Any]) -> ArtifactPosition:
-    try:
-        name, idx, n, late = msgspec.convert(place, tuple[str, int, int, bool])
-    except msgspec.ValidationError as wrong:
-        raise TenureError("CURSOR_INVALID") from wrong
-    if not name.isprintable() or not (0 <= idx < 1 << 31 and 0 <= n < 1 << 31):
-        raise TenureError("CURSOR_INVALID")
-    return name, idx, n, late
 
 
 @get(
     "/runs/{run_id:str}/artifacts/{name:path}",
     summary="An artifact's bytes",
     media_type="*/*",
-    responses={304: ResponseSpec(data_container=None, description="It has this digest still")},
+    responses={304: ResponseSpec(data_container=None, description="The digest has not changed")},
 )
 async def get_artifact(
     request: ApiRequest,
     run_id: FromPath[str],
-    name: FromPath[Path],
     step: ArtifactStep = None,
     attempt: ArtifactAttempt = None,
     late: ArtifactLate = None,
 ) -> Response[bytes]:
-    """The accepted file of this name. Where several steps have one: 409 ARTIFACT_AMBIGUOUS. Always to be saved, never to be shown
-    in place: what it holds is a runner's, not ours."""
-    del name  # routing decodes it; this is as it was sent
-    number = (await request.engine.scope.reader.row(ids.run_int(run_id))).id
-    wanted = decode_rest_of_path(request.scope, 3)
+    """The accepted file with this name. If several steps have one, the answer is 409 ARTIFACT_AMBIGUOUS. Browsers save it and never
+    display it, because its content comes from a runner."""
+    number, wanted = await _run_number(request, run_id), decode_rest_of_path(request.scope, 3)
     line = await find_artifact(request.engine.store, number, wanted, step=step, attempt=attempt, late=late)
     tag = f'"{line.digest}"'
     headers = {
@@ -262,8 +241,9 @@ async def get_artifact(
     if request.headers.get("if-none-match") == tag:
         return Response(content=b"", status_code=304, headers=headers)
     kind = line.content_type if _TYPE.fullmatch(line.content_type) else "application/octet-stream"
-    body = await request.engine.artifacts.get(artifact_reference(line))
-    return Response(content=body, media_type=kind, headers=headers)
+    return Response(
+        content=await request.engine.artifacts.get(artifact_reference(line)), media_type=kind, headers=headers
+    )
 
 
 HANDLERS = [

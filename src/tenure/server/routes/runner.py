@@ -1,37 +1,49 @@
-"""The runner protocol over HTTP; `docs/runner-protocol.md` says how it is spoken.
+"""The runner protocol over HTTP, as `docs/runner-protocol.md` describes it.
 
-Law: claims need a runner's key in the Authorization header (tokens are made with it), messages of a lease its token. A token
-is good while the key is: whoever is shut out does not go on with what they hold.
+Law: a claim needs a runner's key in the Authorization header, because the tokens of its leases are made with it. A message needs the
+token of its lease. A token works while the key does: when the key is revoked, its leases cannot be continued.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import msgspec
 from litestar import Response, get, post, put
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure.clock import to_datetime
 from tenure.errors import TenureError
+from tenure.kernel.commands import Claimant
 from tenure.limits import ARTIFACT_BYTES_MAX, INTEGER_MAX
 from tenure.server.http.path_segments import decode_rest_of_path
 from tenure.server.request import ApiRequest
 from tenure.server.routes.run_parts import ArtifactAttempt, ArtifactLate, ArtifactStep
-from tenure.server.runner.service import CONTENT_TYPE
+from tenure.services.runners.credentials import LeaseCredential
+from tenure.services.runners.leases import CONTENT_TYPE
 from tenure.worker import protocol as p
-from tenure.worker import protocol as ps
+from tenure.worker.protocol_codec import (
+    ACT,
+    ACT_CALL,
+    ACT_REPLY,
+    CHECKPOINT,
+    GRANTED_LEASE,
+    LEASE,
+    WAIT,
+    encode_payload,
+    parse_lease_id,
+)
 
-if TYPE_CHECKING:
-    from tenure.store.remote_leases import LeaseCredential
+_BEARER = re.compile(r"[Bb]earer +(tl_[A-Za-z0-9_-]{43})")
 
 
 def _secret(request: ApiRequest) -> str:
-    """The secret of the key a request carries; the gate has checked it."""
+    """The secret of the request's key, which authentication has checked."""
     key = request.headers.get("authorization", "").rpartition(" ")[2]
     secret = key.split("_", 2)[-1]
     if not key.startswith("tn_") or not secret:
@@ -39,77 +51,125 @@ def _secret(request: ApiRequest) -> str:
     return secret
 
 
-async def _holder(request: ApiRequest, lease_id: str) -> LeaseCredential:
-    """Who speaks for a lease."""
-    service, gate = request.service, request.service.gate
-    address = request.client.host if request.client else ""
-    given = request.headers.get("authorization")
+async def _check_lease(request: ApiRequest, lease_id: str) -> LeaseCredential:
+    """The credential of a lease whose token the request has."""
+    gate = request.service.gate
+    credentials = request.service.leases.credentials
     try:
-        ticket = await service.runners.tickets.by_header(
-            lease_id, given, lambda: gate.check_guess_rate(address)
-        )
+        found = _BEARER.fullmatch(request.headers.get("authorization", "").strip())
+        if found is None:
+            raise TenureError("UNAUTHENTICATED", "the lease's token is missing or malformed")
+        key = parse_lease_id(lease_id)
+        if key not in credentials:
+            gate.check_guess_rate(request.address)
+            await credentials.load([key])
+        credential = credentials.check(key, found[1])
     except TenureError as refused:
         if refused.code == "UNAUTHENTICATED":
-            gate.note_refusal(address)
+            gate.note_refusal(request.address)
         raise
-    if not await gate.allows(ticket.key_id, "runner"):
+    if not await gate.allows(credential.key_id, "runner"):
         raise TenureError("UNAUTHENTICATED")
-    gate.check_key_rate(ticket.key_id)
-    return ticket
+    gate.check_key_rate(credential.key_id)
+    return credential
 
 
 @contextmanager
-def _connected(request: ApiRequest) -> Iterator[Callable[[], bool]]:
-    """Whether whoever asks is still there to be answered, and the server still wants to."""
-    gone = asyncio.ensure_future(request.receive())
+def _watch_connection(request: ApiRequest) -> Iterator[Callable[[], bool]]:
+    """Yields a function that says whether the client is still connected and the server is not stopping."""
+    disconnected = asyncio.ensure_future(request.receive())
     stopping = request.service.stopping
     try:
-        yield lambda: not (gone.done() or stopping.is_set())
+        yield lambda: not (disconnected.done() or stopping.is_set())
     finally:
-        gone.cancel()
+        disconnected.cancel()
 
 
-@post("/runner/claim", status_code=200, summary="Take steps to work on")
+async def _claim(request: ApiRequest, data: p.ClaimRequest) -> list[p.GrantedLease]:
+    data.check()
+    with _watch_connection(request) as is_connected:
+        granted = await request.service.leases.claim(
+            request.who,
+            _secret(request),
+            data.claim_id,
+            Claimant(data.worker or request.who.id, data.ack, data.session),
+            data.capabilities,
+            limit=data.max,
+            wait_seconds=data.wait_s,
+            slots=data.slots,
+            is_connected=is_connected,
+        )
+    return [GRANTED_LEASE.encode(lease, {"token": token}) for lease, token in granted]
+
+
+@post("/runner/claim", status_code=200, summary="Claim steps")
 async def claim_steps(request: ApiRequest, data: JSONBody[p.ClaimRequest]) -> p.ClaimReply:
-    """Take up to `max` steps of the key's tenant that need one of these capabilities, and wait for some when there are
-    none. The same `claim_id` again returns the same leases, as far as they are still live, and no others."""
-    runners = request.service.runners
-    with _connected(request) as connected:
-        leases = await runners.claim(request.who, _secret(request), data, connected)
-    return p.ClaimReply(leases=leases, now=to_datetime(await runners.now_us()))
+    """Lease up to `max` steps of the key's tenant that need one of these capabilities; wait if there are none. The same `claim_id` again
+    returns the same leases, as far as they have not ended, and no others."""
+    return p.ClaimReply(
+        leases=await _claim(request, data), now=to_datetime(await request.service.leases.now_us())
+    )
 
 
-@post("/runner/messages", status_code=200, summary="Send many messages of many leases")
+@post("/runner/messages", status_code=200, summary="Send a batch of messages")
 async def send_messages(request: ApiRequest, data: JSONBody[p.MessageBatch]) -> p.MessageBatchReply:
-    """Carry out messages, in order for each lease, and then a claim; one answer for each message, in order."""
+    """Carries out the messages, in order for each lease, and then a claim. There is one answer for each message, in order."""
     if len(data.messages) > p.MESSAGES_MAX:
         raise TenureError("INVALID_INPUT", f"a request has at most {p.MESSAGES_MAX} messages")
-    runners = request.service.runners
     if data.claim is not None:
         data.claim.check()
-    answers = await runners.handle_batch(request.who, data.messages)
-    leases: list[p.GrantedLease] = []
-    if data.claim is not None:
-        with _connected(request) as connected:
-            leases = await runners.claim(request.who, _secret(request), data.claim, connected)
-    return p.MessageBatchReply(answers=answers, leases=leases, now=to_datetime(await runners.now_us()))
+    answers = await request.service.messages.handle_batch(request.who, data.messages)
+    leases = [] if data.claim is None else await _claim(request, data.claim)
+    return p.MessageBatchReply(
+        answers=answers, leases=leases, now=to_datetime(await request.service.leases.now_us())
+    )
 
 
-@get("/runner/leases/{lease_id:str}", summary="What a lease's holder goes on from")
+@get("/runner/leases/{lease_id:str}", summary="What the holder of a lease resumes from")
 async def get_lease(
     request: ApiRequest,
     lease_id: FromPath[str],
     run: Annotated[
         bool, QueryParameter(description="With the run's input and the outputs of its steps.")
     ] = False,
-) -> ps.LeaseState:
-    """Its input, what its step has recorded and waited for, and the events that nobody has taken yet."""
-    runners = request.service.runners
-    ticket = await _holder(request, lease_id)
-    return await runners.state(ticket, with_run=run)
+) -> p.LeaseState:
+    """The input, the checkpoints, waits and actions of the step, and the events that no wait has taken yet."""
+    leases = request.service.leases
+    held = await leases.read_records(await _check_lease(request, lease_id))
+    facts = None
+    if run:
+        found = await leases.read_run_facts(held.lease.run_id)
+        facts = p.RunFacts(
+            input=encode_payload(found.input),
+            outputs={
+                name: None if body is None else encode_payload(body) for name, body in found.outputs.items()
+            },
+            version=found.version,
+            repo=found.repo,
+            trigger=found.trigger,
+        )
+    return p.LeaseState(
+        lease=LEASE.encode(held.lease),
+        cancel=held.cancel,
+        checkpoints=[CHECKPOINT.encode(row) for row in held.checkpoints],
+        waits=[WAIT.encode(row) for row in held.waits],
+        events=[
+            p.BufferedEvent(
+                name=row.name,
+                event_id=row.event_id,
+                source=row.source,
+                received_at=to_datetime(row.received_at),
+                payload=encode_payload(payload),
+            )
+            for row, payload in held.events
+        ],
+        acts=[ACT.encode(row) for row in held.acts],
+        run=facts,
+        now=to_datetime(held.now_us),
+    )
 
 
-@get("/runner/leases/{lease_id:str}/waits", summary="What a lease's step waits and waited for")
+@get("/runner/leases/{lease_id:str}/waits", summary="The waits of a lease's step")
 async def list_lease_waits(
     request: ApiRequest,
     lease_id: FromPath[str],
@@ -117,22 +177,20 @@ async def list_lease_waits(
     last: Annotated[
         int, QueryParameter(description="The highest number.", ge=0, le=INTEGER_MAX)
     ] = INTEGER_MAX,
-) -> list[ps.OpenedWait]:
-    """Its waits from one number to another, with their answers."""
-    ticket = await _holder(request, lease_id)
-    return await request.service.runners.waits(ticket, first, last)
+) -> list[p.OpenedWait]:
+    """The waits from one number to another, with their results."""
+    rows = await request.service.leases.read_waits(await _check_lease(request, lease_id), first, last)
+    return [WAIT.encode(row) for row in rows]
 
 
 def _verb(verb: str, body: type[p.RunnerMessage]) -> HTTPRouteHandler:
     async def handle(request: ApiRequest, lease_id: FromPath[str], data: Any) -> p.MessageReply:
-        runners = request.service.runners
-        ticket = await _holder(request, lease_id)
-        return await runners.say(ticket, data)
+        return await request.service.messages.handle(await _check_lease(request, lease_id), data)
 
     handle.__annotations__ = {
         "request": ApiRequest,
         "lease_id": FromPath[str],
-        "data": JSONBody[body],  # type: ignore[misc, valid-type]  # known when it runs
+        "data": JSONBody[body],  # type: ignore[misc, valid-type]  # known at run time
         "return": p.MessageReply,
     }
     handle.__name__ = f"say_{verb.replace('-', '_')}"
@@ -145,20 +203,24 @@ def _verb(verb: str, body: type[p.RunnerMessage]) -> HTTPRouteHandler:
     return made(handle)
 
 
-@post("/runner/leases/{lease_id:str}/act", status_code=200, summary="Have something done to the world")
+@post("/runner/leases/{lease_id:str}/act", status_code=200, summary="Perform an action")
 async def perform_act(
-    request: ApiRequest, lease_id: FromPath[str], data: JSONBody[ps.ActCallMessage]
-) -> ps.ActCallReply:
-    """Have the server do an action, as the policy of the lease's tenant allows it. The same label again is the same act: it is
-    done once, and answered with what became of it."""
-    ticket = await _holder(request, lease_id)
-    return await request.service.runners.act(ticket, data)
+    request: ApiRequest, lease_id: FromPath[str], data: JSONBody[p.ActCallMessage]
+) -> p.ActCallReply:
+    """The server performs an action if the policy of the lease's tenant allows it. The same label again is the same action: it is performed
+    once, and the answer has its outcome."""
+    lease, held_until = await request.service.leases.get_held(await _check_lease(request, lease_id))
+    acting = asyncio.ensure_future(
+        request.service.engine.work_source.act(lease, ACT_CALL.decode(data), lambda: held_until)
+    )
+    # An act that was begun goes on if the client disconnects. A repeated request gets its result.
+    return ACT_REPLY.encode(await asyncio.shield(acting))
 
 
-@get("/runner/actions", summary="What the server can do to the world")
-async def list_actions(request: ApiRequest) -> ps.ActionsReply:
-    """The actions of its connectors: a worker that names them (`tool:connector.operation`) is given steps that use them."""
-    return ps.ActionsReply(actions=await request.service.runners.actions())
+@get("/runner/actions", summary="The actions of the server")
+async def list_actions(request: ApiRequest) -> p.ActionsReply:
+    """The actions of its connectors. A worker that names them as capabilities (`tool:connector.operation`) gets steps that use them."""
+    return p.ActionsReply(actions=sorted(await request.service.engine.work_source.actions()))
 
 
 @put(
@@ -167,16 +229,21 @@ async def list_actions(request: ApiRequest) -> ps.ActionsReply:
     summary="Upload an artifact",
     request_max_body_size=ARTIFACT_BYTES_MAX,
 )
-async def upload_artifact(
-    request: ApiRequest, lease_id: FromPath[str], name: FromPath[Path]
-) -> p.UploadReply:
-    """The body is the file, as it is. Under a name that is its digest (`sha256:<hex>`) it is a payload that is too large
-    for a message: send `reference` in its place. After the lease's end it is accepted for ten minutes, and marked late."""
-    del name  # routing decodes it; this is as it was sent
-    runners = request.service.runners
-    ticket = await _holder(request, lease_id)
-    kind = request.headers.get("content-type", "")
-    return await runners.upload(ticket, decode_rest_of_path(request.scope, 4), await request.body(), kind)
+async def upload_artifact(request: ApiRequest, lease_id: FromPath[str]) -> p.UploadReply:
+    """The body is the file. Under its digest as name (`sha256:<hex>`) it is a payload that is too large for a message: send `reference`
+    in its place. For ten minutes after the lease's end it is accepted and marked late."""
+    credential = await _check_lease(request, lease_id)
+    wanted, body = decode_rest_of_path(request.scope, 4), await request.body()
+    stored = await request.service.leases.upload(
+        credential, wanted, body, request.headers.get("content-type", "")
+    )
+    return p.UploadReply(
+        name=wanted,
+        size=len(body),
+        digest=stored.digest,
+        late=stored.late,
+        reference=msgspec.json.decode(stored.reference),
+    )
 
 
 @get(
@@ -187,40 +254,50 @@ async def upload_artifact(
 async def download_artifact(
     request: ApiRequest,
     lease_id: FromPath[str],
-    name: FromPath[Path],
     run: Annotated[
-        str | None, QueryParameter(description="Of another run of the tenant: its id.", max_length=100)
+        str | None, QueryParameter(description="The id of another run of the tenant.", max_length=100)
     ] = None,
     step: ArtifactStep = None,
     attempt: ArtifactAttempt = None,
     late: ArtifactLate = None,
 ) -> Response[bytes]:
-    """A file of the run by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
-    del name  # routing decodes it; this is as it was sent
-    runners = request.service.runners
-    ticket = await _holder(request, lease_id)
-    wanted = decode_rest_of_path(request.scope, 4)
-    body = await runners.download(ticket, wanted, run, step=step, attempt=attempt, late=late)
+    """A file by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
+    credential, wanted = await _check_lease(request, lease_id), decode_rest_of_path(request.scope, 4)
+    body = await request.service.leases.download(
+        credential, wanted, run, step=step, attempt=attempt, late=late
+    )
     return Response(body, media_type=CONTENT_TYPE)
 
 
-@post("/runner/register", status_code=200, summary="Say that a worker is here")
+@post("/runner/register", status_code=200, summary="Register a worker")
 async def register_worker(request: ApiRequest, data: JSONBody[p.RegisterRequest]) -> p.RegisterReply:
-    """A worker says what it can do, when it starts and every ten seconds, so that `why` can tell who could take a step."""
-    runners = request.service.runners
+    """A worker sends its capabilities when it starts and every ten seconds, so that `why` knows which workers could take a step."""
+    registration, process = request.service.leases.registration, data.process
     if data.leaves:
-        await runners.left(request.who, data.worker)
+        await registration.delete_worker(request.who, data.worker)
     else:
-        await runners.seen(
-            request.who, data.worker, data.capabilities, data.slots, data.version, data.process
+        if process is not None:
+            process.check()
+        await registration.register_worker(
+            request.who,
+            data.worker,
+            data.capabilities,
+            data.slots,
+            version=data.version,
+            process=None if process is None else msgspec.structs.astuple(process),
         )
     return p.RegisterReply(refused=[])
 
 
 @post("/runner/workflows", status_code=200, summary="Register the workflows of a worker")
 async def register_workflows(request: ApiRequest, data: JSONBody[p.WorkflowsRequest]) -> p.RegisterReply:
-    """A worker's workflows, for people to look at. A version that is registered as something else stays as it is."""
-    return p.RegisterReply(refused=await request.service.runners.register(request.who, data.workflows))
+    """The workflows that a worker serves. A version that is registered with another definition is refused and does not change."""
+    register = request.service.leases.registration.register_workflow
+    refused = [
+        await register(request.who, one.name, one.version, one.kind, one.definition, one.digest)
+        for one in data.workflows
+    ]
+    return p.RegisterReply(refused=[why for why in refused if why is not None])
 
 
 HANDLERS = [

@@ -1,4 +1,4 @@
-"""Runs, looked at: lists of them, one by one, how they are and what they came to."""
+"""Reading runs: lists, single runs, their status and their result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tenure.reads.run_list import (
     read_run_page,
 )
 from tenure.server.error_responses import ErrorBody, encode_run_failure
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.run_status import RunStatus, read_status
 from tenure.services.run_results import WAIT_SECONDS_MAX, RunFailure, RunOutput, UnfinishedRun, await_result
@@ -36,6 +36,7 @@ from tenure.shapes.documents import (
     StatusDocument,
     StepDocument,
 )
+from tenure.shapes.pages import Page
 from tenure.shapes.runs import Run, RunSummary
 
 ProfileName = Annotated[
@@ -55,21 +56,25 @@ async def list_runs(
     repo: FromQuery[str | None] = None,
     label: Annotated[
         list[Annotated[str, msgspec.Meta(pattern="^[^=]+=")]] | None,
-        QueryParameter(description="`key=value`; may be repeated: a run has all of them.", max_items=20),
+        QueryParameter(
+            description="`key=value`; may be repeated: a run must have all of them.", max_items=20
+        ),
     ] = None,
     created_after: Annotated[
-        datetime | None, QueryParameter(description="Made at this moment or later.")
+        datetime | None, QueryParameter(description="Created at this time or later.")
     ] = None,
-    created_before: Annotated[datetime | None, QueryParameter(description="Made before this moment.")] = None,
+    created_before: Annotated[
+        datetime | None, QueryParameter(description="Created before this time.")
+    ] = None,
     parked: FromQuery[bool] = False,
     profile: ProfileName = None,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[RunSummary | RunDocument]:
-    """The runs that fulfil all conditions.
+    """The runs that match all conditions.
 
-    A page may have fewer than `limit` items, even none, and still a `next_cursor`: labels and workflows are looked for over a
-    bounded number of runs at a time.
+    A page may have fewer than `limit` items, even none, and still a `next_cursor`: each request searches a bounded number of runs for
+    labels and workflows.
     """
     check_status(status)
     if profile is not None:
@@ -103,19 +108,17 @@ async def _shown(
 
 
 def _labels(given: list[str]) -> dict[str, str]:
-    labels: dict[str, str] = {}
-    for one in given:
-        key, parted, value = one.partition("=")
-        if not parted or not key:
-            raise TenureError(
-                "INVALID_INPUT", f"{one!r} is no label", (Detail("label", "has the form key=value"),)
-            )
-        labels[key] = value
-    return labels
+    parts = [one.partition("=") for one in given]
+    wrong = next(("".join(part) for part in parts if not (part[0] and part[1])), None)
+    if wrong is not None:
+        raise TenureError(
+            "INVALID_INPUT", f"{wrong!r} is no label", (Detail("label", "has the form key=value"),)
+        )
+    return {key: value for key, _, value in parts}
 
 
 def _us(moment: datetime) -> int:
-    """A moment in microseconds; one without a zone is UTC."""
+    """A time in microseconds; without a zone it is UTC."""
     aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     whole = aware - datetime(1970, 1, 1, tzinfo=UTC)
     return (whole.days * 86_400 + whole.seconds) * 1_000_000 + whole.microseconds
@@ -153,18 +156,18 @@ async def get_run(
 
 @get(
     "/runs/{run_id:str}/status",
-    summary="How a run is",
-    responses={304: ResponseSpec(data_container=None, description="As it was when it had this ETag")},
+    summary="The status of a run",
+    responses={304: ResponseSpec(data_container=None, description="Nothing has changed since this ETag")},
 )
 async def get_status(
     request: ApiRequest,
     run_id: FromPath[str],
     profile: ProfileName = None,
     if_none_match: Annotated[
-        str | None, HeaderParameter(name="If-None-Match", description="The ETag of what was seen last.")
+        str | None, HeaderParameter(name="If-None-Match", description="The ETag of the last answer.")
     ] = None,
 ) -> Response[RunStatus | StatusDocument]:
-    """Cheap, for asking often: with `If-None-Match` the answer is 304 until something has changed."""
+    """Cheap enough for frequent polling. With `If-None-Match` the answer is 304 until something changes."""
     looked = await read_status(request.service, request.who.tenant, run_id, profile, if_none_match)
     if looked.body is None:
         nothing: Any = b""
@@ -177,7 +180,7 @@ _FAILURES = {
     for code, text in {
         409: "The run was canceled",
         500: "The run has failed",
-        502: "The run has failed: something behind it could not be reached",
+        502: "The run has failed: another service could not be reached",
         504: "The run has failed: it took too long",
     }.items()
 }
@@ -185,9 +188,9 @@ _FAILURES = {
 
 @get(
     "/runs/{run_id:str}/result",
-    summary="What a run came to",
+    summary="The result of a run",
     responses={
-        202: ResponseSpec(data_container=UnfinishedRun, description="It has not ended yet"),
+        202: ResponseSpec(data_container=UnfinishedRun, description="The run has not ended yet"),
         **_FAILURES,
     },
 )
@@ -196,10 +199,10 @@ async def get_result(
     run_id: FromPath[str],
     wait: Annotated[
         float,
-        QueryParameter(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for its end."),
+        QueryParameter(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for the end of the run."),
     ] = 0.0,
 ) -> Response[RunOutput]:
-    """Its output once it has succeeded, its error once it has failed, and 202 until then."""
+    """The output of a run that has succeeded, the error of one that has failed, and 202 until then."""
     found = await await_result(
         request.engine.scope, run_id, wait, request.service.status_batcher, request.service.stopping
     )
@@ -207,7 +210,7 @@ async def get_result(
         body: Any = encode_run_failure(found.error, request.request_id)
         return Response(content=body, status_code=found.status, media_type="application/json")
     if isinstance(found, UnfinishedRun):
-        unfinished: Any = found  # it is told of among the other answers
+        unfinished: Any = found  # `responses` has its type
         return Response(content=unfinished, status_code=202)
     return Response(content=found)
 

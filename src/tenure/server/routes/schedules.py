@@ -1,4 +1,4 @@
-"""Schedules: runs that start by the clock, one per slot."""
+"""Schedules: runs that start at the times of a cron expression, one for each slot."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response, delete, get, post, put
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
 from tenure import ids
 from tenure.engine import Schedules
-from tenure.errors import TenureError
 from tenure.kernel.separation_of_duties import join_people
 from tenure.limits import CATCH_UP_RUNS_MAX, INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX, SLOTS_SHOWN_MAX
 from tenure.server.http.path_segments import decode_segment
 from tenure.server.idempotency import idempotent
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, decode_cursor, encode_cursor
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, make_page
 from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.ownership import resolve_owner
+from tenure.services.paging import decode_place
 from tenure.services.schedules import CATCH_UP_RUNS
+from tenure.shapes.pages import Page
 from tenure.shapes.runs import Run
 from tenure.shapes.schedules import Schedule
 
@@ -34,28 +35,27 @@ Slots = Annotated[
 
 
 class ScheduleFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be said of a schedule."""
+    """The fields of a schedule."""
 
     workflow: Name
-    """A registered one."""
     version: Name | None = None
-    """The newest, unless said; it is written down, and stays."""
+    """By default the newest version now. It does not change later."""
     cron: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
     zone: Name = "UTC"
     input: dict[str, Any] = {}
     profile: Name | None = None
     catch_up: Literal["skip", "last", "all"] = "skip"
-    """What becomes of slots that pass while no scheduler runs."""
+    """What happens to slots that pass while no scheduler runs."""
     catch_up_max: Annotated[int, msgspec.Meta(ge=1, le=CATCH_UP_RUNS_MAX)] = CATCH_UP_RUNS
     pass_slot: bool = False
-    """Whether the input gets the slot's moment under `slot`."""
+    """Whether the input gets the time of the slot under `slot`."""
     labels: dict[str, str] = {}
     owner: Name | None = None
-    """The id of the person its runs are asked for by; else whoever makes it."""
+    """The id of the person who requests its runs; by default its creator."""
 
 
 class NewSchedule(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A schedule to be made."""
+    """A schedule to create."""
 
     name: Name
     workspace: Name = "default"
@@ -63,26 +63,26 @@ class NewSchedule(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ScheduleUpdate(ScheduleFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A schedule as it is to be from now on."""
+    """The new values of a schedule."""
 
     revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-    """Of the one that was looked at."""
+    """The revision that was read."""
 
 
 class ScheduleDetail(Schedule, frozen=True, kw_only=True):
-    """A schedule, and when it is due."""
+    """A schedule with its next times."""
 
     next_times: list[datetime]
-    """As if it were not paused."""
+    """The next times, as if it were not paused."""
 
 
 def _name(request: ApiRequest) -> str:
-    """The name in `/schedules/NAME/...`, which may hold anything."""
+    """The name in `/schedules/NAME/...`, which may have any characters."""
     return decode_segment(request.scope, 1)
 
 
-async def _said(request: ApiRequest, text: ScheduleFields) -> dict[str, Any]:
-    """What its runs are, from the workflow's registration; see `Schedules.create`."""
+async def _read_fields(request: ApiRequest, text: ScheduleFields) -> dict[str, Any]:
+    """The arguments of `Schedules.create` and `edit`, with the plan of the registered workflow."""
     who = request.who
     known = await request.engine.runtime.catalog.find(who.tenant, text.workflow, text.version)
     said: dict[str, Any] = {
@@ -113,27 +113,23 @@ async def list_schedules(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Schedule]:
     """Newest first."""
-    tenant = request.who.tenant
-    place: tuple[float, str] = (MOMENT_US_MAX, "")
-    if cursor is not None:
-        try:
-            place = msgspec.convert(decode_cursor(cursor, tenant, "schedules", None), tuple[float, str])
-        except msgspec.ValidationError:
-            raise TenureError("CURSOR_INVALID") from None
+    of = (request.who.tenant, "schedules", None)
+    place = decode_place(cursor, of, tuple[float, str], (MOMENT_US_MAX, ""))
     found = sorted(((one.created_at.timestamp(), one.name, one) for one in await _schedules(request).list()),
                    key=lambda row: row[:2], reverse=True)  # fmt: skip
     left = [row for row in found if row[:2] < place]
-    more = encode_cursor(tenant, "schedules", None, list(left[limit - 1][:2])) if len(left) > limit else None
-    return Page(items=[row[2] for row in left[:limit]], next_cursor=more)
+    return make_page(
+        [row[2] for row in left[:limit]], of, list(left[limit - 1][:2]) if len(left) > limit else None
+    )
 
 
-@post("/schedules", summary="Make a schedule", status_code=201)
+@post("/schedules", summary="Create a schedule", status_code=201)
 async def create_schedule(request: ApiRequest, data: JSONBody[NewSchedule]) -> Response[Schedule]:
-    """Runs of a registered workflow at the slots of a cron expression in a time zone: one per slot, however many
+    """Starts runs of a registered workflow at the slots of a cron expression in a time zone: one for each slot, however many
     schedulers run."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        said = await _said(request, data)
+        said = await _read_fields(request, data)
         workflow, cron = said.pop("workflow"), said.pop("cron")
         made = await _schedules(request, data.workspace).create(
             data.name, workflow, cron, paused=data.paused, **said
@@ -144,25 +140,25 @@ async def create_schedule(request: ApiRequest, data: JSONBody[NewSchedule]) -> R
 
 
 @get("/schedules/{name:str}", summary="A schedule")
-async def get_schedule(request: ApiRequest, name: FromPath[str], slots: Slots = 5) -> ScheduleDetail:
-    """With the times it is due next."""
-    del name
+async def get_schedule(request: ApiRequest, slots: Slots = 5) -> ScheduleDetail:
+    """With its next times."""
     of, schedules = _name(request), _schedules(request)
     shown = await schedules.show(of)
-    times = await schedules.next(of, slots) if slots else []
-    return ScheduleDetail(**{w: getattr(shown, w) for w in shown.__struct_fields__}, next_times=times)
+    return ScheduleDetail(
+        **{w: getattr(shown, w) for w in shown.__struct_fields__},
+        next_times=await schedules.next(of, slots) if slots else [],
+    )
 
 
 @put("/schedules/{name:str}", summary="Change a schedule")
-async def update_schedule(
-    request: ApiRequest, name: FromPath[str], data: JSONBody[ScheduleUpdate]
-) -> Schedule:
-    """Replace all that can be said of it; the next slot lies ahead from then on."""
-    del name
+async def update_schedule(request: ApiRequest, data: JSONBody[ScheduleUpdate]) -> Schedule:
+    """Replace all of its fields. Its next slot is in the future."""
     of, schedules = _name(request), _schedules(request)
     old = await schedules.show(of)
-    said = await _said(request, data)
-    if data.owner is None and request.who.person is None:  # a person asks for what it does from now on
+    said = await _read_fields(request, data)
+    if (
+        data.owner is None and request.who.person is None
+    ):  # a person who changes it requests its runs from now on
         said["owner"] = old.owner
     return await schedules.edit(of, revision=data.revision, **said)
 
@@ -171,49 +167,43 @@ class ConfirmedSchedule(Schedule, frozen=True, kw_only=True):
     """A schedule that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 @post("/schedules/{name:str}/confirm", summary="Confirm a schedule as a second person", status_code=200)
-async def confirm_schedule(
-    request: ApiRequest, name: FromPath[str], data: JSONBody[ConfirmRequest]
-) -> ConfirmedSchedule:
-    """Whoever made or changed it does not stand behind its runs from now on, for that reason alone; its owner does."""
-    del name
+async def confirm_schedule(request: ApiRequest, data: JSONBody[ConfirmRequest]) -> ConfirmedSchedule:
+    """From now on, people who created or changed the schedule are not involved in its runs for that reason alone. Its owner is."""
     made = await request.engine.confirmations.confirm_row("schedule", _name(request), data.revision)
-    found = await _schedules(request).show(_name(request))
-    return ConfirmedSchedule(**msgspec.structs.asdict(found), confirmed=made.people)
+    return ConfirmedSchedule(
+        **msgspec.structs.asdict(await _schedules(request).show(_name(request))), confirmed=made.people
+    )
 
 
 @delete("/schedules/{name:str}", summary="Delete a schedule", status_code=204)
-async def delete_schedule(request: ApiRequest, name: FromPath[str]) -> None:
+async def delete_schedule(request: ApiRequest) -> None:
     """Its runs stay."""
-    del name
     await _schedules(request).delete(_name(request))
 
 
-@post("/schedules/{name:str}/pause", summary="Start nothing until it is unpaused", status_code=200)
-async def pause_schedule(request: ApiRequest, name: FromPath[str]) -> Schedule:
-    """Again is the same."""
-    del name
+@post("/schedules/{name:str}/pause", summary="Pause a schedule", status_code=200)
+async def pause_schedule(request: ApiRequest) -> Schedule:
+    """It starts no runs until it is unpaused. Repeating the request changes nothing."""
     return await _schedules(request).pause(_name(request))
 
 
-@post("/schedules/{name:str}/unpause", summary="Go on with the next slot from now", status_code=200)
-async def unpause_schedule(request: ApiRequest, name: FromPath[str]) -> Schedule:
-    """What passed meanwhile is not caught up. Again is the same."""
-    del name
+@post("/schedules/{name:str}/unpause", summary="Unpause a schedule", status_code=200)
+async def unpause_schedule(request: ApiRequest) -> Schedule:
+    """It continues with the next slot; slots that passed meanwhile are skipped. Repeating the request changes nothing."""
     return await _schedules(request).unpause(_name(request), by=request.who.people)
 
 
 @post("/schedules/{name:str}/trigger", summary="Start a run now", status_code=201)
-async def trigger_schedule(request: ApiRequest, name: FromPath[str]) -> Response[Run]:
-    """Beside the slots, and also while it is paused. A person who does has asked for the run; else its owner has."""
-    del name
+async def trigger_schedule(request: ApiRequest) -> Response[Run]:
+    """In addition to the slots, and also while it is paused. A person who triggers it requests the run; otherwise its owner does."""
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
         asked: dict[str, Any] = {}
-        if held is not None:  # whoever takes over after a crash finds the same run
+        if held is not None:  # the process that takes over after a crash finds the same run
             mark = sha256(held.record.name.encode()).hexdigest()[:12]
             asked = {"mark": mark, "at_us": held.record.created_at}
         if request.who.person is not None:

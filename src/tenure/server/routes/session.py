@@ -1,8 +1,8 @@
-"""Oneself: a browser's session, one's own keys, one's Slack account; and how a person gets a first key.
+"""What callers do for themselves: sessions of browsers, their own keys and Slack accounts, and enrolment.
 
 Laws:
-1. A session is a cookie that scripts cannot read and other sites cannot send; it ends with its key.
-2. What is made here is for whoever asks: nobody else's secret is ever in an answer.
+1. A session is a cookie that scripts cannot read and other sites cannot send. It ends with its key.
+2. An answer has no secrets but those of the caller.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from litestar.datastructures import Cookie
 from litestar.params import FromPath, JSONBody
 
 from tenure.errors import TenureError
-from tenure.server.auth.authentication import COOKIE, session_cookie
+from tenure.server.auth.authentication import COOKIE, hash_session, session_cookie
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.services.identity.keys import OVERLAP_SECONDS_MAX
 from tenure.services.identity.principals import Kind, Principal, new_secret
 from tenure.shapes.identity import OVERLAP_SECONDS, ApiKey, EnrolledPerson, IssuedApiKey, Person
 from tenure.shapes.pages import Page
-from tenure.store.identity import hash_secret
 
 Code = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
 class CallerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Who one is, and what one may."""
+    """The caller and its roles."""
 
     id: str
     kind: Kind
@@ -40,32 +39,32 @@ class CallerInfo(msgspec.Struct, frozen=True, kw_only=True):
     key_id: str
     by_cookie: bool
     unconfirmed: list[str]
-    """Who has made, enrolled or promoted one (of a client: made or changed it, or its key) since a second person confirmed that.
-    Until then they and oneself count as one: neither approves what the other has a hand in."""
+    """The people who have created, enrolled or promoted the caller (for a client: created or changed it or its key) and were not
+    confirmed since. Until then they and the caller count as one: neither approves what the other is involved in."""
 
 
 class EnrolRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a person was given."""
+    """An enrolment code."""
 
     code: Code
 
 
 class LinkSlackRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What `/tenure link` said in Slack."""
+    """The code that `/tenure link` showed in Slack."""
 
     code: Code
 
 
 class RotateKeyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """How a key is replaced."""
+    """How to replace a key."""
 
     overlap: Annotated[float, msgspec.Meta(ge=0, le=OVERLAP_SECONDS_MAX)] = OVERLAP_SECONDS
-    """For how many seconds the old one works on."""
+    """How many seconds the old key still works."""
     expires_at: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """When the new one expires; unless said, it lives as long as the old one was to."""
+    """When the new key expires; by default when the old key would have expired."""
 
 
-def _who(who: Principal) -> CallerInfo:
+def _show_caller(who: Principal) -> CallerInfo:
     return CallerInfo(
         id=who.id,
         kind=who.kind,
@@ -93,87 +92,83 @@ def _cookie(request: ApiRequest, value: str, seconds: float) -> Cookie:
 
 @post("/session", summary="Exchange a key for a browser's session")
 async def create_session(request: ApiRequest) -> Response[CallerInfo]:
-    """Send the key as `Authorization: Bearer`, as everywhere; the answer sets an HttpOnly cookie."""
+    """Send the key as `Authorization: Bearer`. The answer sets an HttpOnly cookie."""
     service = request.service
     given = request.headers.getall("authorization", [])
-    address = request.client.host if request.client else ""
-    who = await service.gate.by_bearer(given[0].encode() if len(given) == 1 else b"", address)
-    service.gate.pace(who)
+    who = await service.gate.by_bearer(given[0].encode() if len(given) == 1 else b"", request.address)
+    service.gate.check_key_rate(who.key_id)
     secret, seconds = new_secret(), service.settings.session_seconds
-    digest = hash_secret(secret)
+    digest = hash_session(secret)
     await service.identity.begin_session(digest, who.key_id, who.tenant, seconds)
-    held = msgspec.structs.replace(who, by_cookie=True, session=digest)
-    return Response(_who(held), cookies=[_cookie(request, secret, seconds)])
+    return Response(
+        _show_caller(msgspec.structs.replace(who, by_cookie=True, session=digest)),
+        cookies=[_cookie(request, secret, seconds)],
+    )
 
 
-@get("/session", summary="Who one is")
+@get("/session", summary="The caller")
 async def get_session(request: ApiRequest) -> CallerInfo:
-    """The caller, by its key or its session."""
-    return _who(request.who)
+    """The owner of the key or session, with its roles."""
+    return _show_caller(request.who)
 
 
 @delete("/session", summary="End a browser's session")
 async def delete_session(request: ApiRequest) -> Response[None]:
-    """The session of the cookie that is sent, if there is one; the key stays as it is."""
+    """Ends the session of the cookie, if there is one. The key keeps working."""
     held = session_cookie(request.scope["headers"])
     if held is not None:
-        await request.service.identity.end_session(hash_secret(held))
-        request.service.gate.forget()
+        await request.change_rights(request.service.identity.end_session(hash_session(held)))
     return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
 
 
-@post("/enrolments", summary="Get one's key for an enrolment code")
+@post("/enrolments", summary="Exchange an enrolment code for a key")
 async def redeem_enrolment(request: ApiRequest, data: JSONBody[EnrolRequest]) -> EnrolledPerson:
-    """The code is good once. The key is in this answer and never shown again; keys one had before end."""
+    """The code works once. The key is in this answer and never shown again. Earlier keys of the person end."""
     service = request.service
-    address = request.client.host if request.client else ""
-    service.gate.check_guess_rate(address)
+    service.gate.check_guess_rate(request.address)
     try:
-        enrolled = await service.engine.people.enrol(data.code)
+        return await request.change_rights(service.engine.people.enrol(data.code))
     except TenureError as refused:
         if refused.code == "ENROLMENT_INVALID":
-            service.gate.note_refusal(address)
+            service.gate.note_refusal(request.address)
         raise
-    service.gate.forget()
-    return enrolled
 
 
-@get("/me/keys", summary="One's own keys")
+@get("/me/keys", summary="The caller's keys")
 async def list_own_keys(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[ApiKey]:
-    """Those of the client or person that asks."""
+    """The keys of the client or person that sends the request."""
     who = request.who
     return await request.engine.keys.page_of_owner((who.kind, who.id), limit, cursor)
 
 
-@post("/me/keys/{key_id:str}/rotate", summary="Replace one of one's own keys")
+@post("/me/keys/{key_id:str}/rotate", summary="Replace one of the caller's keys")
 async def rotate_own_key(
     request: ApiRequest, key_id: FromPath[str], data: JSONBody[RotateKeyRequest | None] = None
 ) -> IssuedApiKey:
     """The new key is in this answer and never shown again; the old one works `overlap` seconds longer."""
     how = data or RotateKeyRequest()
-    made = await request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at, own=True)
-    request.service.gate.forget()
-    return made
+    return await request.change_rights(
+        request.engine.keys.rotate(key_id, overlap=how.overlap, expires_at=how.expires_at, own=True)
+    )
 
 
-@delete("/me/keys/{key_id:str}", summary="Revoke one of one's own keys")
+@delete("/me/keys/{key_id:str}", summary="Revoke one of the caller's keys")
 async def revoke_own_key(request: ApiRequest, key_id: FromPath[str]) -> None:
-    """It does not work any more, nor do its sessions and streams."""
-    await request.engine.keys.revoke(key_id, own=True)
-    request.service.gate.forget()
+    """The key stops working, and so do its sessions and streams."""
+    await request.change_rights(request.engine.keys.revoke(key_id, own=True))
 
 
-@put("/me/slack", summary="Link one's Slack account")
+@put("/me/slack", summary="Link the caller's Slack account")
 async def link_slack(request: ApiRequest, data: JSONBody[LinkSlackRequest]) -> Person:
-    """The code comes from `/tenure link` in Slack: it proves whose account it is."""
+    """The code comes from `/tenure link` in Slack. It proves that the account is the caller's."""
     return await request.engine.people.link_slack(_person(request), data.code)
 
 
-@delete("/me/slack", summary="Unlink one's Slack account")
+@delete("/me/slack", summary="Unlink the caller's Slack account")
 async def unlink_slack(request: ApiRequest) -> None:
-    """Slack's commands are nobody's then."""
+    """After that, commands of the Slack account count as nobody's."""
     await request.engine.people.unlink_slack(_person(request))
 
 

@@ -1,4 +1,4 @@
-"""Outgoing webhooks: who is told, of what, and what could not be told. (`tenure.publish` tells it.)"""
+"""Outgoing webhooks: their subscriptions, and the events that could not be delivered. (`tenure.publish` delivers them.)"""
 
 from __future__ import annotations
 
@@ -13,22 +13,17 @@ from tenure.clock import to_datetime
 from tenure.errors import Detail, TenureError
 from tenure.ids import run_text
 from tenure.kernel.server_rows import NoticeRow, SubscriptionRow
-from tenure.limits import INTEGER_MAX, MOMENT_US_MAX, NAME_CHARS_MAX
+from tenure.limits import INTEGER_MAX, NAME_CHARS_MAX
 from tenure.outbound.urls import URL_CHARS_MAX
 from tenure.publish import check_url
 from tenure.publish.webhook_messages import message_id
-from tenure.server.auth.authentication import new_id
-from tenure.server.idempotency import idempotent
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, decode_cursor, encode_cursor
+from tenure.server.idempotency import create_once, idempotent
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
+from tenure.services.webhooks import CURSOR_PATTERN, Webhooks
 from tenure.shapes.pages import Page
-from tenure.store.feed import CURSOR_PATTERN, FeedCursors
-from tenure.store.identity import AdminChange
 
-SUBSCRIPTIONS_MAX = 100
-"""Of one tenant."""
-POS_MAX = 2**62
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 NewsType = Literal[
     "run.status.changed", "run.step.completed", "proposal.created", "approval.requested", "approval.reminder"
@@ -36,42 +31,41 @@ NewsType = Literal[
 
 
 class WebhookFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What can be said of a webhook."""
+    """The fields of a webhook."""
 
     url: Annotated[str, msgspec.Meta(min_length=1, max_length=URL_CHARS_MAX)]
-    """Where events are sent: https."""
+    """An https URL that events are sent to."""
     secret: str
-    """By what they are signed: a reference, `env:NAME` or `file:/PATH`."""
+    """A reference to the secret that signs events: `env:NAME` or `file:/PATH`."""
     types: list[NewsType] = []
-    """Only these; none: all of them."""
+    """The types of events to send; empty: all."""
     workflow: Name | None = None
-    """Only of this workflow's runs."""
+    """Only events of this workflow's runs."""
 
 
 class NewWebhook(WebhookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A webhook to be made."""
+    """A webhook to create."""
 
 
 class WebhookUpdate(WebhookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A webhook as it is to be from now on."""
+    """The new values of a webhook."""
 
     disabled: bool = False
     revision: Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
-    """Of the one that was looked at."""
+    """The revision that was read."""
 
 
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook as it is shown."""
+    """A webhook."""
 
     id: str
     url: str
     secret: str
-    """A reference."""
     types: list[str]
     workflow: str | None
     owner: str
     disabled: bool
-    """Nothing is sent: somebody switched it off, or its receiver answered 410."""
+    """Nothing is sent: it was disabled, or its receiver answered 410."""
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -82,26 +76,26 @@ class DeadNotice(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     webhook_id: str
-    """What the receiver would have got as `webhook-id`."""
+    """The `webhook-id` header of the event."""
     run_id: str
     type: str
     tries: int
     error: str | None
-    """What was wrong with the last try."""
+    """Why the last attempt failed."""
     created_at: datetime
     event: dict[str, Any]
-    """As it would have been sent."""
+    """The event as it would have been sent."""
 
 
 class RetryRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which of the dead are tried again."""
+    """Which events to deliver again."""
 
     id: Annotated[str, msgspec.Meta(pattern=f"^{CURSOR_PATTERN}$")] | None = None
-    """One of them; null: all."""
+    """The id of one event; null: all."""
 
 
 class RetryResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many are tried again."""
+    """How many events are delivered again."""
 
     retried: int
 
@@ -121,9 +115,9 @@ def _view(row: SubscriptionRow) -> Webhook:
     )
 
 
-def _dead(row: NoticeRow, cursors: FeedCursors) -> DeadNotice:
+def _dead(notice_id: str, row: NoticeRow) -> DeadNotice:
     return DeadNotice(
-        id=cursors.encode(row.tenant, row.pos, row.part),
+        id=notice_id,
         webhook_id=message_id(row),
         run_id=run_text(row.run_id),
         type=row.type,
@@ -134,9 +128,12 @@ def _dead(row: NoticeRow, cursors: FeedCursors) -> DeadNotice:
     )
 
 
+def _webhooks(request: ApiRequest) -> Webhooks:
+    return Webhooks(request.engine.scope, request.service.feed, request.service.subscriptions)
+
+
 def _columns(request: ApiRequest, text: WebhookFields) -> dict[str, Any]:
-    """A webhook's columns, or what is wrong with it. (A text that is no reference may be the secret itself: it is not
-    repeated.)"""
+    """The checked columns of a webhook. A text that is not a reference may be the secret itself, so messages do not repeat it."""
     check_url(text.url, request.service.publisher.reach)
     problem = request.service.secrets.problem(text.secret, request.who.tenant)
     found = [] if problem is None else [Detail("secret", problem)]
@@ -152,159 +149,67 @@ def _columns(request: ApiRequest, text: WebhookFields) -> dict[str, Any]:
     }
 
 
-async def _webhook(request: ApiRequest, webhook_id: str) -> SubscriptionRow:
-    row = (
-        None
-        if "\0" in webhook_id
-        else await request.service.subscriptions.find(request.who.tenant, webhook_id)
-    )
-    if row is None:
-        raise TenureError("WEBHOOK_NOT_FOUND")
-    return row
-
-
-def _change(request: ApiRequest, what: str, webhook_id: str, **about: Any) -> AdminChange:
-    who = request.who
-    return AdminChange(
-        tenant=who.tenant, kind=f"webhook.{what}", actor=who.actor, about={"webhook": webhook_id, **about}
-    )
-
-
 @get("/webhooks", summary="The tenant's webhooks")
 async def list_webhooks(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[Webhook]:
     """Newest first."""
-    tenant, before = request.who.tenant, (MOMENT_US_MAX, "")
-    if cursor is not None:
-        try:
-            before = msgspec.convert(decode_cursor(cursor, tenant, "webhooks", None), tuple[int, str])
-        except msgspec.ValidationError:
-            raise TenureError("CURSOR_INVALID") from None
-        if not 0 <= before[0] <= MOMENT_US_MAX or "\0" in before[1]:
-            raise TenureError("CURSOR_INVALID")
-    rows = await request.service.subscriptions.list_page(tenant, before, limit + 1)
-    shown = rows[:limit]
-    more = None if len(rows) <= limit else [shown[-1].created_at, shown[-1].id]
-    return Page(
-        items=[_view(row) for row in shown],
-        next_cursor=None if more is None else encode_cursor(tenant, "webhooks", None, more),
-    )
+    return await _webhooks(request).page(_view, limit, cursor)
 
 
-@post("/webhooks", summary="Be told of what happens", status_code=201)
+@post("/webhooks", summary="Create a webhook", status_code=201)
 async def create_webhook(request: ApiRequest, data: JSONBody[NewWebhook]) -> Response[Webhook]:
-    """From now on events are sent to this URL: CloudEvents in JSON, signed as Standard Webhooks has it."""
+    """From now on, events are sent to this URL as CloudEvents in JSON, signed like Standard Webhooks."""
 
-    async def operation(_held: HeldRecord | None) -> StoredResponse:
-        service, who = request.service, request.who
-        columns = _columns(request, data)
-        there = await service.subscriptions.list_page(who.tenant, (MOMENT_US_MAX, ""), SUBSCRIPTIONS_MAX)
-        if len(there) >= SUBSCRIPTIONS_MAX:
-            raise TenureError("LIMIT_EXCEEDED", f"a tenant has at most {SUBSCRIPTIONS_MAX} webhooks")
-        now, head = await service.subscriptions.now_us(), (await service.feed.bounds()).head
-        row = SubscriptionRow(
-            tenant=who.tenant,
-            id=new_id("wh_", 20),
-            owner=who.actor,
-            pos=head,
-            created_at=now,
-            updated_at=now,
-            **columns,
-        )
-        await service.subscriptions.save(row, _change(request, "created", row.id, types=columns["types"]))
+    async def create() -> Webhook:
+        row = await _webhooks(request).create(**_columns(request, data))
         request.service.publisher.refresh()
-        return StoredResponse.of(_view(row), 201, location=f"/webhooks/{row.id}")
+        return _view(row)
 
-    return await idempotent(request, operation)
+    return await create_once(request, create, "/webhooks")
 
 
 @get("/webhooks/{webhook_id:str}", summary="A webhook")
 async def get_webhook(request: ApiRequest, webhook_id: FromPath[str]) -> Webhook:
-    """With the reference of its secret."""
-    return _view(await _webhook(request, webhook_id))
+    """With the reference to its secret."""
+    return _view(await _webhooks(request).find(webhook_id))
 
 
 @put("/webhooks/{webhook_id:str}", summary="Change a webhook")
 async def update_webhook(
     request: ApiRequest, webhook_id: FromPath[str], data: JSONBody[WebhookUpdate]
 ) -> Webhook:
-    """Replace all that can be said of it. One that is switched on again is sent what happened meanwhile, as far as it is
-    kept."""
-    old = await _webhook(request, webhook_id)
-    subscriptions = request.service.subscriptions
-    row = msgspec.structs.replace(
-        old,
-        disabled=data.disabled,
-        revision=data.revision + 1,
-        updated_at=await subscriptions.now_us(),
-        **_columns(request, data),
-    )
-    changed = [
-        name
-        for name in ("url", "secret", "types", "workflow", "disabled")
-        if getattr(row, name) != getattr(old, name)
-    ]
-    written = None
-    if data.revision == old.revision:
-        written = await subscriptions.save(row, _change(request, "changed", row.id, changed=changed))
-    if written is None:
-        raise TenureError("CHANGED_MEANWHILE", f"the webhook does not have revision {data.revision} any more")
+    """Replace all of its fields. When it is enabled again, it gets the events since it was disabled, as far as they are kept."""
+    webhooks = _webhooks(request)
+    old = await webhooks.find(webhook_id)
+    row = await webhooks.update(old, data.revision, **_columns(request, data), disabled=data.disabled)
     request.service.publisher.refresh()
-    return _view(written)
+    return _view(row)
 
 
 @delete("/webhooks/{webhook_id:str}", summary="Delete a webhook", status_code=204)
 async def delete_webhook(request: ApiRequest, webhook_id: FromPath[str]) -> None:
-    """With what it was still to be sent."""
-    row = await _webhook(request, webhook_id)
-    await request.service.subscriptions.delete(row.tenant, row.id, _change(request, "deleted", row.id))
+    """Its undelivered events are deleted, too."""
+    await _webhooks(request).delete(webhook_id)
     request.service.publisher.refresh()
 
 
-@get("/webhooks/{webhook_id:str}/dead", summary="What could not be delivered")
+@get("/webhooks/{webhook_id:str}/dead", summary="Events that could not be delivered")
 async def list_dead(
     request: ApiRequest, webhook_id: FromPath[str], limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[DeadNotice]:
     """Newest first; kept for 30 days."""
-    row, listed, before = await _webhook(request, webhook_id), f"dead/{webhook_id}", (POS_MAX, 0)
-    cursors = await request.service.feed.cursors()
-    if cursor is not None:
-        try:
-            [text] = msgspec.convert(decode_cursor(cursor, row.tenant, listed, None), tuple[str])
-        except msgspec.ValidationError:
-            raise TenureError("CURSOR_INVALID") from None
-        before = cursors.decode(row.tenant, text) or (-1, -1)
-        if not (0 <= before[0] <= POS_MAX and 0 <= before[1] <= INTEGER_MAX):
-            raise TenureError("CURSOR_INVALID")
-    rows = await request.service.subscriptions.list_dead_notices(row.tenant, row.id, before, limit + 1)
-    shown = rows[:limit]
-    more = None if len(rows) <= limit else [cursors.encode(row.tenant, shown[-1].pos, shown[-1].part)]
-    return Page(
-        items=[_dead(one, cursors) for one in shown],
-        next_cursor=None if more is None else encode_cursor(row.tenant, listed, None, more),
-    )
+    return await _webhooks(request).page_of_dead(webhook_id, _dead, limit, cursor)
 
 
-@post("/webhooks/{webhook_id:str}/dead/retry", summary="Deliver the dead after all", status_code=200)
+@post("/webhooks/{webhook_id:str}/dead/retry", summary="Deliver such events again", status_code=200)
 async def retry_dead(
     request: ApiRequest, webhook_id: FromPath[str], data: JSONBody[RetryRequest | None] = None
 ) -> Response[RetryResult]:
-    """They are due at once, and have a day again."""
+    """They are due immediately, and are retried for a day."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        row = await _webhook(request, webhook_id)
-        service = request.service
-        one = (
-            None
-            if data is None or data.id is None
-            else (await service.feed.cursors()).decode(row.tenant, data.id)
-        )
-        if one is not None and (one[0] > POS_MAX or one[1] > INTEGER_MAX):
-            one = (0, 0)  # none of this tenant's
-        count = await service.subscriptions.revive_notices(
-            row.tenant, row.id, None if one is None else f"{one[0]}-{one[1]}"
-        )
+        count = await _webhooks(request).retry_dead(webhook_id, None if data is None else data.id)
         request.service.publisher.refresh()
         return StoredResponse.of(RetryResult(retried=count), 200)
 

@@ -1,6 +1,6 @@
-"""Workflows that can be started by name: registered, listed, looked at.
+"""Registered workflows, which can be started by name.
 
-Law: a version is what it was registered as, for good. Another document under the same version is refused.
+Law: a version never changes. Another document under the same version is refused.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from litestar.params import FromPath, JSONBody
 from tenure.declared import load_workflow
 from tenure.errors import Detail, TenureError
 from tenure.limits import NAME_CHARS_MAX
-from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, Page, decode_cursor, encode_cursor
+from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, make_page
 from tenure.server.request import ApiRequest
 from tenure.services.catalog import show_workflow
+from tenure.services.paging import decode_place
+from tenure.shapes.pages import Page
 from tenure.shapes.workflows import RegisteredWorkflow
 from tenure.work_pool import run_in_thread
 
@@ -29,7 +31,7 @@ _KINDS = frozenset({_YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "ap
 
 @dataclass
 class _Document(Operation):
-    """The body is a document, not a structure of ours."""
+    """Describes the body, which is a document in YAML or JSON."""
 
     def __post_init__(self) -> None:
         text = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
@@ -47,18 +49,16 @@ class _Document(Operation):
 async def list_workflows(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[RegisteredWorkflow]:
-    """The tenant's own, and those that workers have registered for everybody."""
-    tenant = request.who.tenant
-    place = ["", ""] if cursor is None else decode_cursor(cursor, tenant, "workflows", None)
-    if len(place) != 2 or not all(isinstance(part, str) for part in place):
-        raise TenureError("CURSOR_INVALID")
-    items, last = await request.engine.workflows.page(place[0], place[1], limit)
-    return Page(items=items, next_cursor=encode_cursor(tenant, "workflows", None, last) if last else None)
+    """The tenant's own workflows, and those that workers have registered for all tenants."""
+    of = (request.who.tenant, "workflows", None)
+    name, version = decode_place(cursor, of, tuple[str, str], ("", ""))
+    items, last = await request.engine.workflows.page(name, version, limit)
+    return make_page(items, of, last)
 
 
 @get("/workflows/{name:str}", summary="All versions of a workflow")
 async def get_workflow(request: ApiRequest, name: FromPath[str]) -> Page[RegisteredWorkflow]:
-    """Newest first; the tenant's own come before those for everybody."""
+    """Newest first; the tenant's own versions come before those for all tenants."""
     found = await request.engine.workflows.versions(name)
     if not found:
         raise TenureError("WORKFLOW_NOT_FOUND")
@@ -70,10 +70,10 @@ async def get_workflow(request: ApiRequest, name: FromPath[str]) -> Page[Registe
     summary="Register a workflow",
     status_code=201,
     operation_class=_Document,
-    responses={200: ResponseSpec(RegisteredWorkflow, description="It was registered already")},
+    responses={200: ResponseSpec(RegisteredWorkflow, description="This version was registered before")},
 )
 async def put_workflow(request: ApiRequest, name: FromPath[str]) -> Response[RegisteredWorkflow]:
-    """The body is its document: YAML, or the same as JSON. Without a `version` in it, its digest is that."""
+    """The body is the document, in YAML or JSON. If it has no `version`, its digest is the version."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in _KINDS:
         raise TenureError("UNSUPPORTED_MEDIA_TYPE", f"a workflow is sent as {_YAML} or application/json")
@@ -95,7 +95,7 @@ async def put_workflow(request: ApiRequest, name: FromPath[str]) -> Response[Reg
 
 
 class ConfirmWorkflowRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is confirmed: a version as it was looked at."""
+    """The version that is confirmed, with its digest."""
 
     version: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
     digest: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -105,7 +105,7 @@ class ConfirmedWorkflow(RegisteredWorkflow, frozen=True, kw_only=True):
     """A version of a workflow that somebody has confirmed."""
 
     confirmed: list[str]
-    """Whose work this has confirmed; nobody's where nothing was unconfirmed."""
+    """The people whose changes were confirmed; empty if nothing was unconfirmed."""
 
 
 @post(
@@ -116,7 +116,7 @@ class ConfirmedWorkflow(RegisteredWorkflow, frozen=True, kw_only=True):
 async def confirm_workflow(
     request: ApiRequest, name: FromPath[str], data: JSONBody[ConfirmWorkflowRequest]
 ) -> ConfirmedWorkflow:
-    """Whoever registered it does not stand behind its runs from now on, for that reason alone."""
+    """From now on, the people who registered it are not involved in its runs for that reason alone."""
     made = await request.engine.confirmations.confirm_row("workflow", name, data.digest, version=data.version)
     request.engine.runtime.catalog.forget()
     return ConfirmedWorkflow(**msgspec.structs.asdict(show_workflow(made.row)), confirmed=made.people)

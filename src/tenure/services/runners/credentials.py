@@ -10,37 +10,41 @@ Laws:
 from __future__ import annotations
 
 import hmac
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from tenure.errors import TenureError
 from tenure.kernel.lease_types import LeaseKey
 from tenure.orchestrator.claims import hash_token
 from tenure.store.port import Store
 from tenure.store.remote_leases import LeaseCredential
-from tenure.worker.protocol_codec import parse_lease_id
 
-_TOKEN = re.compile(r"tl_[A-Za-z0-9_-]{43}")
-_BEARER = re.compile(r"[Bb]earer +(\S+)")
+__all__ = ["LeaseCredential", "LeaseCredentials"]
+
 CREDENTIALS_CACHED_MAX = 50_000
 _NO_HASH = b"\0" * 32
 
 
-class LeaseTickets:
+class LeaseCredentials:
+    """The credentials of remote leases, with a cache; see the laws above."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._cache: dict[LeaseKey, LeaseCredential] = {}
 
-    def keep(self, credential: LeaseCredential) -> None:
+    def __contains__(self, key: LeaseKey) -> bool:
+        return key in self._cache
+
+    def add(self, credential: LeaseCredential) -> None:
         while len(self._cache) >= CREDENTIALS_CACHED_MAX:
             del self._cache[next(iter(self._cache))]
         self._cache[credential.run_id, credential.idx, credential.n] = credential
 
-    async def look_up(self, keys: Iterable[LeaseKey]) -> None:
+    async def load(self, keys: Iterable[LeaseKey]) -> None:
+        """Read the credentials that are not cached yet."""
         unknown = [key for key in dict.fromkeys(keys) if key not in self._cache]
         if unknown:
             for credential in await self._store.read("lease_credentials", rows=unknown):
-                self.keep(credential)
+                self.add(credential)
 
     def check(self, key: LeaseKey, token: str) -> LeaseCredential:
         """The cached credential of a lease. Raises UNAUTHENTICATED for a wrong token."""
@@ -51,17 +55,3 @@ class LeaseTickets:
         if credential is None or not matches:
             raise TenureError("UNAUTHENTICATED")
         return credential
-
-    async def by_header(
-        self, lease: str, header: str | None, before_asking: Callable[[], None]
-    ) -> LeaseCredential:
-        """The credential of a lease for a request with this Authorization header. `before_asking` may refuse to read one from the database
-        that is not cached."""
-        found = _BEARER.fullmatch((header or "").strip())
-        if found is None or not _TOKEN.fullmatch(found[1]):
-            raise TenureError("UNAUTHENTICATED", "the lease's token is missing or malformed")
-        key = parse_lease_id(lease)
-        if key not in self._cache:
-            before_asking()
-            await self.look_up([key])
-        return self.check(key, found[1])

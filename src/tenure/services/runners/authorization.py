@@ -28,10 +28,12 @@ from tenure.store.remote_leases import LeaseCredential
 
 
 class RunnerAuthorization:
+    """Checks what the commands of a lease refer to; see the laws above."""
+
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def check(self, ticket: LeaseCredential, command: c.LeaseCommand) -> None:
+    async def check(self, credential: LeaseCredential, command: c.LeaseCommand) -> None:
         if not needs_authorization(command):
             return
         child = _child_of(command)
@@ -43,7 +45,7 @@ class RunnerAuthorization:
             found: list[RunRow] = await self._store.read("get_run", child.run_id)
             if not found:
                 await self._check_new(child.run_id)
-            elif found[0].tenant != ticket.tenant or not await self._is_repeat(ticket, found[0]):
+            elif found[0].tenant != credential.tenant or not await self._is_repeat(credential, found[0]):
                 raise TenureError(
                     "INVALID_INPUT", f"child run id {ids.run_text(child.run_id)} is in use: choose a new one"
                 )
@@ -51,7 +53,7 @@ class RunnerAuthorization:
             if not body.startswith(codec.RESERVED):
                 continue
             if is_reference(body):
-                await self.check_reference(ticket.tenant, body)
+                await self.check_reference(credential.tenant, body)
             elif not (child is not None and body == codec.encode_restart(ids.run_text(child.run_id))):
                 raise TenureError(
                     "INVALID_INPUT", 'runners may not send a payload that begins with `{"$tenure`'
@@ -66,16 +68,14 @@ class RunnerAuthorization:
                 f"child run id {ids.run_text(run_id)} is too old or too new: its timestamp must be within {LEASE_SECONDS_MAX / 3600:g} hours of now",
             )
 
-    async def _is_repeat(self, ticket: LeaseCredential, run: RunRow) -> bool:
+    async def _is_repeat(self, credential: LeaseCredential, run: RunRow) -> bool:
         """Whether this lease's run started the child before."""
         specs = await self._store.read("get_spec", run.id)
-        if not specs:
-            return False
-        if specs[0].parent_id == ticket.run_id:
-            return True
-        ours: list[RunRow] = await self._store.read("get_run", ticket.run_id)
+        if not specs or specs[0].parent_id == credential.run_id:
+            return bool(specs)
+        ours: list[RunRow] = await self._store.read("get_run", credential.run_id)
         ref = ours[0].output_ref if ours else None
-        bodies = [] if ref is None else await self._store.read("payload", ticket.run_id, ref)
+        bodies = [] if ref is None else await self._store.read("payload", credential.run_id, ref)
         return bool(bodies) and bodies[0].body == codec.encode_restart(ids.run_text(run.id))
 
     async def check_reference(self, tenant: str, body: bytes) -> ArtifactReference:
@@ -117,6 +117,6 @@ def _payloads(command: c.LeaseCommand) -> Iterator[bytes]:
 
 def needs_authorization(command: c.LeaseCommand) -> bool:
     """Whether a command refers to something that has to be checked."""
-    if _child_of(command) is not None:
-        return True
-    return any(body.startswith(codec.RESERVED) for body in _payloads(command))
+    return _child_of(command) is not None or any(
+        body.startswith(codec.RESERVED) for body in _payloads(command)
+    )

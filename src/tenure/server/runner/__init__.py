@@ -1,1 +1,0 @@
-"""Workers without database access: their claims, their leases, their messages."""

@@ -1,0 +1,201 @@
+"""Incoming hooks: created and changed by admins, with the deliveries they have received."""
+
+from __future__ import annotations
+
+import re
+import secrets as chance
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from tenure.errors import Detail, TenureError
+from tenure.kernel.separation_of_duties import join_people
+from tenure.kernel.server_rows import HookRow
+from tenure.limits import NAME_CHARS_MAX
+from tenure.secrets import Secrets
+from tenure.services.hooks.events import show_delivery, show_hook, summarize_delivery
+from tenure.services.hooks.intake import DeliveryStatus, HookIntake
+from tenure.services.hooks.rules import find_problems
+from tenure.services.identity.ownership import resolve_owner
+from tenure.services.identity.principals import Principal
+from tenure.services.paging import NEWEST_CREATED, CreationPlace, Place, created_place, read_page
+from tenure.services.scope import Scope
+from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook, HookRule, HookSettings
+from tenure.shapes.pages import Page
+from tenure.store.identity import AdminChange
+from tenure.work_pool import run_in_thread
+
+V = TypeVar("V")
+SECRETS_MAX = 2
+_CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,30}")
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+class HookFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a hook."""
+
+    name: Name
+    secrets: list[str]
+    """References to one secret, or during a rotation to two, the newest first: `env:NAME` or `file:/PATH`."""
+    rules: list[HookRule] = []
+    """The first rule that matches decides what a delivery does."""
+    workspace: Name = "default"
+    owner: Name | None = None
+    """The id of the person who requests its runs; by default the creator of the hook."""
+    settings: HookSettings = HookSettings()
+    disabled: bool = False
+
+
+class Hooks:
+    """The hooks of the tenant of a server's caller."""
+
+    def __init__(self, scope: Scope, who: Principal, intake: HookIntake, secrets: Secrets) -> None:
+        self._scope = scope
+        self._who = who
+        self._intake = intake
+        self._secrets = secrets
+
+    def _entry(self, what: str, hook_id: str, **about: Any) -> AdminChange:
+        about = {"hook": hook_id, **about}
+        return AdminChange(tenant=self._who.tenant, kind=f"hook.{what}", actor=self._who.actor, about=about)
+
+    async def page(self, limit: int, cursor: str | None = None) -> Page[Hook]:
+        """A page of the hooks, newest first."""
+        tenant = self._who.tenant
+        return await self._page("hooks", "hooks_of", tenant, created_place, show_hook, limit, cursor)
+
+    async def _page(
+        self,
+        listed: str,
+        query: str,
+        of: str,
+        place: Callable[[Any], list[Any]],
+        show: Callable[[Any], V],
+        limit: int,
+        cursor: str | None,
+    ) -> Page[V]:
+        async def read(before: Place, count: int) -> list[Any]:
+            return await self._scope.store.read(query, of, *before, count)
+
+        bound_to = (self._who.tenant, listed, None)
+        return await read_page(
+            bound_to, CreationPlace, NEWEST_CREATED, read, place, show, limit=limit, cursor=cursor
+        )
+
+    async def _find(self, hook_id: str) -> HookRow:
+        hook = await self._intake.deliveries.hook(hook_id)
+        if hook is None or hook.tenant != self._who.tenant:
+            raise TenureError("HOOK_NOT_FOUND")
+        return hook
+
+    async def get(self, hook_id: str) -> Hook:
+        return show_hook(await self._find(hook_id))
+
+    async def create(self, kind: Literal["github", "slack", "generic"], fields: HookFields) -> Hook:
+        hook = HookRow(
+            id=f"hk_{chance.token_hex(20)}",
+            tenant=self._who.tenant,
+            kind=kind,
+            created_at=0,
+            updated_at=0,
+            unconfirmed=self._who.people,
+            **await self._check(fields),
+        )
+        entry = self._entry("created", hook.id, kind=hook.kind, owner=hook.owner)
+        return show_hook(await self._intake.deliveries.put_hook(hook, entry))
+
+    async def update(self, hook_id: str, revision: int, fields: HookFields) -> Hook:
+        """Replace the fields of a hook, if it still has this revision."""
+        old = await self._find(hook_id)
+        if revision != old.revision:
+            raise TenureError("CHANGED_MEANWHILE", f"the hook has revision {old.revision} by now")
+        columns = await self._check(fields)
+        if fields.owner is None:  # the editor does not become the owner
+            columns["owner"] = old.owner
+        editors = join_people(old.unconfirmed, self._who.people)
+        hook = msgspec.structs.replace(old, revision=old.revision + 1, unconfirmed=editors, **columns)
+        changed = sorted(name for name in columns if getattr(old, name) != getattr(hook, name))
+        entry = self._entry("changed", hook_id, changed=changed, owner=hook.owner)
+        return show_hook(await self._intake.deliveries.put_hook(hook, entry))
+
+    async def delete(self, hook_id: str) -> None:
+        """Delete a hook with its deliveries. Its runs stay."""
+        hook = await self._find(hook_id)
+        await self._intake.deliveries.drop_hook(hook.tenant, hook.id, self._entry("deleted", hook.id))
+
+    # -------------------------------------------------------------------------------------- deliveries
+
+    async def page_of_deliveries(
+        self, hook_id: str, status: Literal["set_aside"] | None, limit: int, cursor: str | None = None
+    ) -> Page[DeliveryListItem]:
+        """A page of the deliveries of a hook, newest first."""
+        hook = await self._find(hook_id)
+        return await self._page(
+            f"deliveries/{hook_id}/{status or ''}",
+            "deliveries_of" if status is None else "deliveries_set_aside",
+            hook.id,
+            lambda row: [row.received_at, row.id],
+            summarize_delivery,
+            limit,
+            cursor,
+        )
+
+    async def get_delivery(self, hook_id: str, delivery_id: str) -> Delivery:
+        hook = await self._find(hook_id)
+        row = await self._intake.deliveries.get(hook.id, delivery_id)
+        if row is None:
+            raise TenureError("DELIVERY_NOT_FOUND")
+        return show_delivery(hook, row)
+
+    async def replay(self, hook_id: str, delivery_id: str) -> DeliveryStatus:
+        """Carry out a delivery again, by the current rules of its hook. The caller is involved in its run."""
+        hook = await self._find(hook_id)
+        entry = self._entry("replayed", hook.id)
+        return await self._intake.replay(hook, delivery_id, entry, by=self._who.people)
+
+    # ------------------------------------------------------------------------------------------ checks
+
+    async def _check(self, fields: HookFields) -> dict[str, Any]:
+        """The columns of a hook, or all that is wrong with it. A text that is not a reference may be the secret itself, so messages do
+        not repeat it."""
+        found = await run_in_thread(find_problems, fields.rules)
+        if not 1 <= len(fields.secrets) <= SECRETS_MAX:
+            found.append(Detail("secrets", f"there is one, or during a rotation {SECRETS_MAX}"))
+        references = {f"secrets[{at}]": one for at, one in enumerate(fields.secrets)}
+        found += self._reference_problems(references)
+        found += self._card_problems(fields.settings)
+        found += [
+            Detail(name, "is printable")
+            for name in ("name", "workspace")
+            if not getattr(fields, name).isprintable()
+        ]
+        if found:
+            raise TenureError("INVALID_INPUT", f"{found[0].path}: {found[0].problem}", tuple(found[:50]))
+        return {
+            "name": fields.name,
+            "secrets": msgspec.json.encode(fields.secrets).decode(),
+            "rules": msgspec.json.encode(fields.rules).decode(),
+            "workspace": fields.workspace,
+            "owner": await resolve_owner(self._scope, self._who, fields.owner),
+            "settings": msgspec.json.encode(fields.settings).decode(),
+            "disabled": fields.disabled,
+        }
+
+    def _reference_problems(self, references: dict[str, str]) -> list[Detail]:
+        problem_of, tenant = self._secrets.problem, self._who.tenant
+        return [
+            Detail(path, problem)
+            for path, reference in references.items()
+            if (problem := problem_of(reference, tenant))
+        ]
+
+    def _card_problems(self, settings: HookSettings) -> list[Detail]:
+        found = []
+        if (settings.channel is None) != (settings.token is None):
+            found.append(Detail("settings.channel", "channel and token belong together"))
+        if settings.channel is not None and _CHANNEL.fullmatch(settings.channel) is None:
+            found.append(Detail("settings.channel", "is a channel's id, like C0123456789"))
+        if settings.token is not None:
+            found += self._reference_problems({"settings.token": settings.token})
+        return found
