@@ -49,13 +49,13 @@ IN_FULL = {
 
 
 @pytest.mark.parametrize(("bits", "written"), (NUMBERS | IN_FULL).items())
-def test_numbers_are_written_as_ecmascript_does_and_integers_in_full(bits: str, written: str) -> None:
+def test_numbers_are_written_as_in_ecmascript_and_integers_in_full(bits: str, written: str) -> None:
     [double] = struct.unpack(">d", bytes.fromhex(bits))
     assert canonical_number(double) == written
 
 
 @pytest.mark.parametrize("bits", ["7fffffffffffffff", "7ff0000000000000", "fff0000000000000"])
-def test_what_is_no_number_is_refused(bits: str) -> None:
+def test_values_that_are_not_numbers_are_refused(bits: str) -> None:
     [double] = struct.unpack(">d", bytes.fromhex(bits))
     with pytest.raises(TenureError, match="not a JSON number"):
         canonical_number(double)
@@ -78,7 +78,7 @@ def test_the_example_of_section_3_2() -> None:
     assert canonical(msgspec.json.decode(given)) == expected
 
 
-def test_names_are_in_the_order_of_their_utf_16_units() -> None:
+def test_names_are_sorted_by_utf_16_units() -> None:
     given = rb"""{
       "\u20ac": "Euro Sign", "\r": "Carriage Return", "\ufb33": "Hebrew Letter Dalet With Dagesh",
       "1": "One", "\ud83d\ude00": "Emoji: Grinning Face", "\u0080": "Control", "\u00f6": "Latin Small Letter O"
@@ -103,7 +103,7 @@ def test_names_are_in_the_order_of_their_utf_16_units() -> None:
         (b'{"a": "\\u0061/"}', b'{"a": "a\\/"}'),
     ],
 )
-def test_two_texts_of_one_value_are_one(one: bytes, other: bytes) -> None:
+def test_two_texts_of_one_value_have_one_form(one: bytes, other: bytes) -> None:
     assert canonical(msgspec.json.decode(one)) == canonical(msgspec.json.decode(other))
 
 
@@ -115,7 +115,7 @@ def test_two_texts_of_one_value_are_one(one: bytes, other: bytes) -> None:
 @example(0.001, {"b": [1, -2, None, True, 'é\x1f"\\'], "a": {"~": {}, "A": [], "": "x"}, "\x7f": 2**53})
 @example(0.00099999, {"\ud7ff": 1, "\ue000": 1, "\U0001f600": 1, "é": 1})
 @example(2**53 - 0.5, {"\uffff": 1, "\U00010000": 1})
-def test_the_quick_way_writes_what_the_long_one_does(double: float, names: dict[str, Any]) -> None:
+def test_the_fast_encoder_writes_the_same_as_the_slow_one(double: float, names: dict[str, Any]) -> None:
     value = [double, names]
     assert canonical(value) == canonical_form._Writer().write(value).encode()
 
@@ -162,7 +162,7 @@ def equal(one: Any, other: Any) -> bool:
 @example(295147905179352830000, 295147905179352825856.0)
 @example(True, 1)
 @example("\ufb33", "\ufb33")
-def test_two_values_have_one_form_exactly_if_they_are_equal(one: Any, other: Any) -> None:
+def test_two_values_have_the_same_form_exactly_if_they_are_equal(one: Any, other: Any) -> None:
     assert is_equal(one, other) == equal(one, other)
     for value in (one, other):
         read = decode_json(canonical(value))
@@ -173,7 +173,7 @@ def test_two_values_have_one_form_exactly_if_they_are_equal(one: Any, other: Any
 
 @settings(max_examples=cases(200), deadline=None)
 @given(VALUES, st.booleans())
-def test_a_text_is_read_exactly_if_no_name_is_there_twice(value: Any, escaped: bool) -> None:
+def test_a_text_with_duplicate_names_is_refused(value: Any, escaped: bool) -> None:
     text = json.dumps({"a": value, "b:": ["x:y", value]}, ensure_ascii=escaped)
     assert equal(decode_json(text), json.loads(text))
     twice = text[:-1] + ', "a": 1}'
@@ -218,7 +218,7 @@ NUMBERS_OF_A_BODY = 160_000
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_form_is_made_in_linear_time(shape: str) -> None:
+def test_encoding_takes_linear_time(shape: str) -> None:
     def work(size: int) -> Callable[[], Any]:
         value = SHAPES[shape](size)
         return lambda: canonical(value)
@@ -226,7 +226,7 @@ def test_the_form_is_made_in_linear_time(shape: str) -> None:
     assert grows_too_fast(work, NUMBERS_OF_A_BODY) == ""
 
 
-def test_the_form_of_large_doubles_is_bounded() -> None:
+def test_the_size_of_large_doubles_is_limited() -> None:
     """By steps: numbers that are written out, whatever the machine does meanwhile."""
     fitting = CANONICAL_DIGITS_MAX // 309
     assert len(canonical([1e308] * fitting)) == fitting * 310 + 1

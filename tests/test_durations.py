@@ -21,7 +21,7 @@ from tenure.limits import RUN_TIMEOUT_SECONDS_MAX
         (timedelta(minutes=2), 120),
     ],
 )  # fmt: skip
-def test_a_length_is_read_in_seconds(text: Any, length: float) -> None:
+def test_a_duration_is_parsed_to_seconds(text: Any, length: float) -> None:
     assert parse_duration(text) == pytest.approx(length)
 
 
@@ -33,7 +33,7 @@ def test_a_length_is_read_in_seconds(text: Any, length: float) -> None:
         "9" * 400, RUN_TIMEOUT_SECONDS_MAX + 1,
     ],
 )  # fmt: skip
-def test_what_is_no_length_is_refused_in_a_line(value: Any) -> None:
+def test_an_invalid_duration_is_refused_in_one_line(value: Any) -> None:
     with pytest.raises(TenureError, match="not a length of time") as caught:
         parse_duration(value)
     assert caught.value.code == "INVALID_INPUT"
@@ -54,7 +54,7 @@ def test_units_in_their_order_add_up(units: list[str], data: st.DataObject) -> N
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_a_length_or_refused_and_the_pattern_agrees(text: str) -> None:
+def test_any_text_is_parsed_or_refused_as_the_pattern_says(text: str) -> None:
     try:
         length = parse_duration(text)
     except TenureError:

@@ -21,7 +21,7 @@ def test_the_error_pages_are_up_to_date() -> None:
 
 
 @pytest.mark.parametrize("code", error_pages.EXAMPLES)
-def test_an_example_happens_as_its_page_says(code: str, tmp_path: Path) -> None:
+def test_the_example_of_a_page_happens(code: str, tmp_path: Path) -> None:
     command, answer = error_pages.EXAMPLES[code]
     program = [sys.executable, "-c", "from tenure.cli.main import main; main()", *command.split()[1:]]
     ran = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
@@ -35,7 +35,7 @@ def test_an_error_links_to_its_page() -> None:
         assert (ROOT / TenureError(code).docs).is_file()
 
 
-def test_what_was_written_by_hand_survives(tmp_path: Path) -> None:
+def test_text_written_by_hand_is_preserved(tmp_path: Path) -> None:
     page = tmp_path / "LEASE_STALE.md"
     uses = error_pages.Uses()
     page.write_text(error_pages.page_of("LEASE_STALE", uses, "## By hand\n\nA note."))
@@ -44,7 +44,7 @@ def test_what_was_written_by_hand_survives(tmp_path: Path) -> None:
     assert error_pages.page_of("LEASE_STALE", uses, notes) == page.read_text()
 
 
-def test_a_page_tells_where_its_code_comes_from_and_what_it_says() -> None:
+def test_a_page_shows_where_its_code_is_raised() -> None:
     page = (error_pages.PAGES / "LEASE_STALE.md").read_text()
     assert "src/tenure/kernel/decide/leases.py" in page
     assert "`the lease of attempt ... is ...`" in page
@@ -57,7 +57,7 @@ API_WORDS = re.compile(
 RAISED = ("TenureError", "Detail", "BadParameter")
 
 
-def test_only_the_api_speaks_of_addresses_and_headers() -> None:
+def test_only_http_errors_mention_paths_and_headers() -> None:
     """Whoever is at a command line, or in Python, has no use for `GET /hooks` or `?step=`: the API's own words are `at_api`."""
     for code, spec in CODES.items():
         assert API_WORDS.search(f"{spec.meaning} {spec.remedy}") is None, f"{code}: say that in at_api"
@@ -75,7 +75,7 @@ def test_only_the_api_speaks_of_addresses_and_headers() -> None:
     assert wrong == [connectors], "say that in the code's at_api, see tenure.errors"
 
 
-def test_what_is_said_at_the_api_is_taken_off_by_who_asks_there() -> None:
+def test_a_client_removes_http_advice_from_errors() -> None:
     for code, spec in CODES.items():
         said = TenureError(code).message.rstrip(".") if spec.at_api else TenureError(code).message
         assert spec.plain_message(spec.api_message(said)) == said

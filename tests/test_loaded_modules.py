@@ -81,46 +81,46 @@ def number(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", [*RARE, *LOGGING, *TERMINAL, *OURS])
-def test_what_is_watched_for_is_there_to_be_loaded(name: str) -> None:
+def test_the_watched_modules_exist(name: str) -> None:
     assert find_spec(name) is not None
 
 
-def test_a_package_that_is_imported_loads_none_of_its_parts(folder: Path) -> None:
+def test_importing_tenure_loads_no_submodules(folder: Path) -> None:
     assert loaded(folder, "import tenure") & {*RARE, *LOGGING, *TERMINAL, *OURS, "asyncio"} == set()
 
 
-def test_an_application_loads_neither_a_terminal_nor_what_it_does_not_use(folder: Path) -> None:
+def test_an_application_does_not_load_the_command_line(folder: Path) -> None:
     found = loaded(folder, "import app, tenure; assert tenure.run(app.greet, 'Bo') == 'hello Bo'")
     assert "tenure.store.sqlite.store" in found
     assert found & {*RARE, *LOGGING, *TERMINAL} == set()
 
 
 @pytest.mark.parametrize("word", ["--help", "--version"])
-def test_help_and_version_load_nothing_but_the_terminal(folder: Path, word: str) -> None:
+def test_help_and_version_load_only_the_command_line(folder: Path, word: str) -> None:
     assert loaded(folder, COMMAND, word) & {*RARE, *OURS, "pydantic", "structlog", "asyncio"} == set()
 
 
 @pytest.mark.parametrize(
     "words", [["list"], ["list", "--json"], ["show", "RUN"], ["why", "RUN"], ["events", "RUN"]]
 )
-def test_a_look_at_runs_loads_the_engine_and_no_more(folder: Path, number: str, words: list[str]) -> None:
+def test_listing_runs_loads_only_the_engine(folder: Path, number: str, words: list[str]) -> None:
     asked = [number if word == "RUN" else word for word in words]
     found = loaded(folder, COMMAND, "runs", *asked, "--db", "runs.db")
     assert "tenure.engine.engine" in found
     assert found & {*RARE, *LOGGING} == set()
 
 
-def test_the_help_of_a_command_loads_no_engine(folder: Path) -> None:
+def test_the_help_of_a_command_does_not_load_the_engine(folder: Path) -> None:
     assert loaded(folder, COMMAND, "runs", "--help") & {*RARE, *OURS, "structlog"} == set()
 
 
-def test_a_workflow_that_is_run_here_loads_what_may_log_and_no_more(folder: Path) -> None:
+def test_running_a_workflow_loads_only_logging_in_addition(folder: Path) -> None:
     found = loaded(folder, COMMAND, "run", "app.py:greet")
     assert "structlog" in found  # its code may log by itself, and that is no result
     assert found & set(RARE) == set()
 
 
-def test_what_is_logged_late_goes_to_stderr(folder: Path, number: str) -> None:
+def test_late_log_lines_go_to_stderr(folder: Path, number: str) -> None:
     logging = "\nfrom tenure.logs import get_logger\nget_logger('x').warning('it broke', n=1)"
     done = run(folder, COMMAND + logging, "runs", "list", "--json", "--db", "runs.db")
     assert [line["id"] for line in json.loads(done.stdout)] == [number]
@@ -128,7 +128,7 @@ def test_what_is_logged_late_goes_to_stderr(folder: Path, number: str) -> None:
     assert "n=1" in done.stderr
 
 
-def test_whoever_has_configured_structlog_is_left_alone(folder: Path) -> None:
+def test_an_existing_structlog_configuration_is_kept(folder: Path) -> None:
     theirs = """
 import structlog
 from tenure import logs

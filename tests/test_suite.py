@@ -23,7 +23,7 @@ def test_a_process_gets_the_default_signal_dispositions() -> None:
     assert done.stdout == "True\n"
 
 
-def test_a_background_job_of_a_shell_tests_the_same() -> None:
+def test_the_suite_ignores_inherited_signal_dispositions() -> None:
     """A shell starts background jobs with SIGINT ignored."""
     words = [*PYTEST, __file__, "-k", test_a_process_gets_the_default_signal_dispositions.__name__]
     done = subprocess.run(
@@ -59,7 +59,7 @@ def test_a_plain_test_that_hangs_is_stopped(tmp_path: Path) -> None:
     assert "Timeout" in done.stdout
 
 
-def test_a_migrated_database_is_lent_without_a_row_and_with_the_schema_it_was_migrated_with(
+def test_a_lent_database_is_empty_and_has_the_migrated_schema(
     databases: Databases,
 ) -> None:
     async def ask(dsn: str, statement: str) -> Any:

@@ -160,11 +160,11 @@ def test_a_module_is_a_noun() -> None:
     assert [path for path, name in names.items() if name.endswith("ing") and name not in ING_NOUNS] == []
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [path for path, tree in parsed(SRC) if not ast.get_docstring(tree)] == []
 
 
-def test_nothing_is_left_unfinished() -> None:
+def test_no_unfinished_markers_are_left() -> None:
     documents = [
         path for path in project_files() if path.suffix == ".md" and "docs/spec" not in relative(path)
     ]
@@ -254,7 +254,7 @@ def makes_a_file(call: ast.Call) -> bool:
     return any(isinstance(mode, ast.Constant) and set(str(mode.value)) & set("wax+") for mode in modes)
 
 
-def test_files_are_made_by_one_helper_that_keeps_them_private() -> None:
+def test_files_are_created_by_one_helper_that_keeps_them_private() -> None:
     """What Tenure writes is 0600 and 0700 whatever the umask says: see `tenure.private_files`."""
     found = {
         f"{path}:{node.lineno}": path
@@ -279,7 +279,7 @@ def test_only_one_place_fails_futures() -> None:
     assert not found, "use tenure.futures.fail_future"
 
 
-def test_there_is_one_sqlite_in_a_process() -> None:
+def test_only_one_sqlite_is_used_in_a_process() -> None:
     """Two of them on one file undo each other's locks when they close it, and the file, or the process, breaks."""
     found = [
         f"{relative(path)}:{node.lineno}"
@@ -315,7 +315,7 @@ def test_one_place_builds_the_command_that_creates_a_run() -> None:
     assert found == {"src/tenure/kernel/new_run.py"}
 
 
-def test_every_planted_bug_fits_the_code_it_is_planted_into() -> None:
+def test_every_planted_bug_matches_the_code() -> None:
     """A bug replaces text of a function: who rewrites the function says here what the bug looks like now."""
     simulated = [bug.changes for bug in BUGS.values()]
     for changes in simulated + [bug.changes for bug in PLANTED_BUGS.values()]:
@@ -428,7 +428,7 @@ def test_state_columns_are_written_by_one_statement_per_table(dialect: str) -> N
     } == {}
 
 
-def test_no_statement_that_changes_rows_hides_in_python() -> None:
+def test_no_statement_that_changes_rows_is_in_python() -> None:
     hidden = re.compile(r"\bupdate\s+[a-z_.]+\s+set\b|\binsert\s+into\s+[a-z_.]+\b", re.IGNORECASE)
     assert [
         f"{path}:{node.lineno}"
@@ -454,7 +454,7 @@ def test_both_dialects_define_the_same_queries() -> None:
     assert sorted(postgres - sqlite) == [], "only in postgres"
 
 
-def test_every_query_is_asked_somewhere() -> None:
+def test_every_query_is_used() -> None:
     """What nobody asks proves nothing, and may keep an index alive. (`save_TABLE` is composed.)"""
     said = [
         node.value
@@ -468,7 +468,7 @@ def test_every_query_is_asked_somewhere() -> None:
     )
 
 
-def test_the_check_of_queries_sees_a_second_writer() -> None:
+def test_the_one_writer_check_finds_a_second_writer() -> None:
     text = """
         -- name: save_runs  the one writer
         update runs as r set state = n.state, (version, wake_at) = (n.version, least(a, b)) from n where r.id = n.id;
@@ -487,7 +487,7 @@ def test_the_check_of_queries_sees_a_second_writer() -> None:
 # -------------------------------------------------------------------------------------------- errors
 
 
-def test_every_error_code_has_its_page() -> None:
+def test_every_error_code_has_a_page() -> None:
     pages = {path.stem for path in (ROOT / "docs" / "errors").glob("*.md")} - {"README"}
     assert sorted(CODES.keys() - pages) == [], "codes without a page: run `make docs`"
     assert sorted(pages - CODES.keys()) == [], "pages without a code"

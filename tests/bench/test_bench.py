@@ -81,13 +81,13 @@ def test_a_profile_shows_the_stages_of_a_command() -> None:
     assert "tottime" in finished.stdout
 
 
-def test_a_pattern_that_fits_no_figure_is_told_so() -> None:
+def test_a_pattern_that_matches_no_figure_is_reported() -> None:
     finished = bench("--only", "warp")
     assert finished.returncode == 2
     assert "no figure matches 'warp'" in finished.stderr
 
 
-def test_medians_are_compared_and_only_the_bad_side_of_a_bar_is_a_miss() -> None:
+def test_only_the_bad_side_of_a_target_is_a_miss() -> None:
     series = {figure.name: figure for one in all_series(Plan()) for figure in one.figures}
     speed, latency = series["code_first_steps_postgres"], series["lone_run_latency_sqlite"]
     result = result_of(speed, [(600.0, 90.0), (600.0, 101.0), (60.0, 5000.0)])
@@ -97,7 +97,7 @@ def test_medians_are_compared_and_only_the_bad_side_of_a_bar_is_a_miss() -> None
     assert not result_of(latency, [(1.0, 2.5)]).line.met
 
 
-def test_every_bar_of_the_specification_is_there() -> None:
+def test_every_target_of_the_specification_is_measured() -> None:
     def bars(figures: list[Figure]) -> dict[str, str]:
         return {figure.name: str(figure.bar) for figure in figures}
 
@@ -116,7 +116,7 @@ def test_every_bar_of_the_specification_is_there() -> None:
     assert {bar for name, bar in found.items() if name.startswith("children_5000_")} == {"1"}
 
 
-async def test_a_run_that_did_not_end_as_it_should_stops_the_bench(tmp_path: Path) -> None:
+async def test_an_unexpected_result_stops_the_bench(tmp_path: Path) -> None:
     async with SqlitePlace(tmp_path).database() as database:
         async with orchestrating(database) as orchestrator:
             good = await code_first_run(orchestrator)
@@ -130,12 +130,12 @@ async def test_a_run_that_did_not_end_as_it_should_stops_the_bench(tmp_path: Pat
             await check(database.store, [good, good], checked=1)
 
 
-def test_a_busy_machine_is_said_to_be_one() -> None:
+def test_a_busy_machine_is_reported() -> None:
     assert "THE MACHINE WAS BUSY" not in load_of(0.0, 9.0)
     assert "THE MACHINE WAS BUSY" in load_of(99.0, 0.0)
 
 
-async def test_a_sample_that_does_not_end_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sample_that_does_not_end_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.figures.SAMPLE_SECONDS_MAX", 0.01)
     with pytest.raises(Broken, match="still running"):
         await guarded(asyncio.sleep(60))
@@ -167,7 +167,7 @@ async def test_finished_runs_are_copied_into_every_table(tmp_path: Path) -> None
         assert told == [9]
 
 
-async def test_the_stopwatch_puts_everything_back(tmp_path: Path) -> None:
+async def test_the_stopwatch_restores_everything(tmp_path: Path) -> None:
     from tenure.kernel import history
 
     before = history.event_hash
@@ -181,7 +181,7 @@ async def test_the_stopwatch_puts_everything_back(tmp_path: Path) -> None:
     assert taken["event: hash"][1] == 3 * 6
 
 
-def test_the_databases_lie_on_a_disk_and_are_removed() -> None:
+def test_the_databases_are_on_a_disk_and_removed_afterwards() -> None:
     with open_places({"sqlite"}) as places:
         place = places["sqlite"]
         assert isinstance(place, SqlitePlace)

@@ -40,7 +40,7 @@ def steps(*values: float) -> list[Value]:
 # ---------------------------------------------------------------------------------------- lines and bars
 
 
-def test_our_figure_and_a_peers_make_a_line_like_every_other() -> None:
+def test_our_figure_and_a_peers_share_a_line() -> None:
     result = compare("peer_steps_postgres_dbos", steps(10_000, 9_000, 20_000), steps(400, 300, 500), "DBOS")
     line = json.loads(msgspec.json.encode(result.line))
     assert list(line) == KEYS
@@ -66,7 +66,7 @@ def test_a_figure_in_another_unit_or_without_a_value_is_refused() -> None:
         compare("peer_steps_postgres_dbos", steps(1), steps(0), "DBOS")
 
 
-def test_every_bar_of_the_specification_is_there() -> None:
+def test_every_target_of_the_specification_is_compared() -> None:
     bars = {one.name: (str(one.bar), one.at_most) for one in COMPARISONS}
     assert bars == {
         "peer_steps_postgres_dbos": ("25", False),
@@ -106,7 +106,7 @@ def test_peers_are_chosen_by_name() -> None:
     assert chosen("none") == []
 
 
-def test_an_unknown_peer_is_refused_with_the_names_there_are() -> None:
+def test_an_unknown_peer_is_refused_with_the_known_names() -> None:
     with pytest.raises(UnknownPeer, match=r"'warp': choose from dbos, .*restate.*; or standard, all, none"):
         chosen("dbos,warp")
     command = [sys.executable, "-m", "bench", "--peers", "warp"]
@@ -134,7 +134,7 @@ def test_only_narrows_the_comparison_and_what_is_started_for_it() -> None:
 # ---------------------------------------------------------------------------------------- environments
 
 
-def test_a_missing_environment_is_reported_and_not_made_behind_ones_back(tmp_path: Path) -> None:
+def test_a_missing_environment_is_reported_and_not_created(tmp_path: Path) -> None:
     dbos, restate = chosen("dbos")[0], chosen("restate")[0]
     with pytest.raises(NotMeasured, match="no environment for dbos"):
         python_for(dbos, home=tmp_path, install=False)
@@ -244,7 +244,7 @@ async def test_a_system_is_measured_by_its_own_clock_and_leaves_nothing(fake: Sy
     assert left_in(tmp_path) == []
 
 
-async def test_a_system_ends_with_the_bench_that_asked_for_it(fake: System, tmp_path: Path) -> None:
+async def test_a_system_ends_with_its_bench(fake: System, tmp_path: Path) -> None:
     async with running(fake, None, tmp_path) as one:
         assert one._process.stdin is not None
         one._process.stdin.close()  # as when the bench is killed
@@ -252,14 +252,14 @@ async def test_a_system_ends_with_the_bench_that_asked_for_it(fake: System, tmp_
         assert gone(int((tmp_path / "child").read_text()))
 
 
-async def test_a_system_that_fails_is_not_measured_and_says_why(fake: System, tmp_path: Path) -> None:
+async def test_a_system_that_fails_is_reported_and_not_measured(fake: System, tmp_path: Path) -> None:
     with pytest.raises(NotMeasured, match="RuntimeError: a step was lost"):
         async with running(fake, None, tmp_path, {"broken": "yes"}) as one:
             await sampled(fake, one, 0.05)
     assert gone(int((tmp_path / "child").read_text()))
 
 
-async def test_a_system_that_does_not_answer_is_given_up(
+async def test_a_system_that_does_not_answer_times_out(
     fake: System, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(fake, None, tmp_path) as one:

@@ -76,7 +76,7 @@ def place(request: pytest.FixtureRequest) -> str | None:
 @pytest.mark.guard_seconds(180)
 @pytest.mark.parametrize("mode", ["honours", "found", "neither"])
 @pytest.mark.clause("GOV-08", "GOV-15")
-async def test_whatever_dies_wherever_there_is_one_effect_per_key(mode: Mode, place: str | None) -> None:
+async def test_a_crash_anywhere_leaves_one_effect_per_key(mode: Mode, place: str | None) -> None:
     asked_people = 0
     with Watchful(mode) as service:
 
@@ -109,7 +109,7 @@ async def test_whatever_dies_wherever_there_is_one_effect_per_key(mode: Mode, pl
 
 
 @pytest.mark.guard_seconds(180)
-async def test_whatever_dies_wherever_people_are_asked_once() -> None:
+async def test_a_crash_anywhere_asks_people_once() -> None:
     with Watchful("honours") as service:
 
         async def story(lab: Lab) -> None:
@@ -200,7 +200,7 @@ async def said(engine: Watched, receipt: ReceiptRow, how: Any) -> None:
 @pytest.mark.guard_seconds(120)
 @pytest.mark.parametrize(("url", "when"), [("sqlite", "before"), ("postgres", "after")], indirect=["url"])
 @pytest.mark.clause("GOV-08")
-async def test_a_process_killed_beside_its_calls_leaves_one_effect_each(
+async def test_a_process_killed_around_its_calls_leaves_one_effect_each(
     url: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failure 26: looked up, replayed where that is idempotent, else a person is asked."""
@@ -227,7 +227,7 @@ async def test_a_process_killed_beside_its_calls_leaves_one_effect_each(
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_process_stopped_between_intent_and_call_past_its_lease_does_not_make_the_call(
+async def test_a_process_paused_past_its_lease_does_not_make_its_intended_call(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Failure 26, its second half."""

@@ -25,5 +25,5 @@ def test_every_promise_has_a_bug_that_breaks_it() -> None:
     assert not without
 
 
-def test_the_page_is_fresh() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run `make docs`"

@@ -76,9 +76,7 @@ def remote(address: str, key: str, name: str) -> Iterator[subprocess.Popen[bytes
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_stopped_remote_worker_does_not_begin_what_lay_in_its_socket(
-    url: str, tmp_path: Path
-) -> None:
+async def test_a_paused_remote_worker_does_not_start_work_from_its_socket(url: str, tmp_path: Path) -> None:
     folder = str(tmp_path)
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
@@ -103,7 +101,7 @@ async def test_a_stopped_remote_worker_does_not_begin_what_lay_in_its_socket(
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_remote_worker_of_the_servers_host_that_is_killed_loses_its_leases_at_once(
+async def test_a_killed_remote_worker_on_the_servers_host_loses_its_leases_immediately(
     url: str, tmp_path: Path
 ) -> None:
     folder = str(tmp_path)

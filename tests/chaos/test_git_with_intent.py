@@ -68,7 +68,7 @@ async def orphaned(engine: Watched, run_id: str) -> bool:
 
 @pytest.mark.clause("GWI-16", "GWI-19")
 @pytest.mark.parametrize("disaster", DISASTERS)
-async def test_an_orphaned_run_goes_on_from_its_checkpoint(url: str, folder: str, disaster: str) -> None:
+async def test_an_orphaned_run_continues_from_its_checkpoint(url: str, folder: str, disaster: str) -> None:
     async with watching(url) as engine, island(url, folder) as owner:
         run = await engine.start(flows.intent, folder)
         await until(lambda: "at gate" in flows.notes(folder), "the step")
@@ -110,7 +110,7 @@ async def test_an_orphaned_run_without_a_checkpoint_fails_with_the_orphan_error(
 
 
 @pytest.mark.clause("GWI-16")
-async def test_a_run_that_waits_for_a_person_is_left_alone_by_a_restart(url: str, folder: str) -> None:
+async def test_a_restart_does_not_change_a_run_that_waits_for_a_person(url: str, folder: str) -> None:
     async with watching(url) as engine:
         run = await engine.start(flows.intent_asking, folder)
 

@@ -19,7 +19,7 @@ def check(tally: Tally) -> None:
 
 
 @pytest.mark.guard_seconds(280)
-async def test_killed_stopped_and_drained_workers_lose_and_double_nothing_on_sqlite(tmp_path: Path) -> None:
+async def test_killed_paused_and_drained_workers_lose_and_repeat_nothing(tmp_path: Path) -> None:
     place = Place("sqlite", f"sqlite:{tmp_path / 'runs.db'}")
     async with Hunt(place, tmp_path, random.randrange(2**32)) as hunt:
         await hunt.kills(4)
@@ -29,7 +29,7 @@ async def test_killed_stopped_and_drained_workers_lose_and_double_nothing_on_sql
 
 
 @pytest.mark.guard_seconds(280)
-async def test_nor_do_cut_connections_and_crashes_of_postgresql(tmp_path: Path) -> None:
+async def test_cut_connections_and_postgresql_crashes_lose_and_repeat_nothing(tmp_path: Path) -> None:
     with PrivatePostgres(QUICK_SETTINGS) as server:
         async with Hunt(Place("postgres", server.dsn(), server), tmp_path, random.randrange(2**32)) as hunt:
             await hunt.kills(3)

@@ -22,7 +22,7 @@ RUNS_PER_KILL = 8
 
 
 @pytest.mark.guard_seconds(180)
-async def test_kills_at_random_points_leave_every_run_ended_and_no_step_done_too_often(
+async def test_kills_at_random_points_end_every_run_and_repeat_no_step_too_often(
     url: str, folder: str
 ) -> None:
     seed = random.randrange(2**32)

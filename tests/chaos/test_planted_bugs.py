@@ -10,7 +10,7 @@ from tests.simulation.planted_bugs import Bug, planted
 
 
 @pytest.mark.parametrize("name", PLANTED_BUGS)
-async def test_a_story_notices_its_bug(name: str, tmp_path: Path) -> None:
+async def test_a_story_detects_its_planted_bug(name: str, tmp_path: Path) -> None:
     bug = PLANTED_BUGS[name]
     (tmp_path / "real").mkdir()
     (tmp_path / "planted").mkdir()

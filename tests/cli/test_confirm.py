@@ -22,7 +22,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return made
 
 
-def test_the_database_owner_confirms_nothing_of_their_own(tenure: Tenure) -> None:
+def test_the_database_owner_cannot_confirm_their_own_changes(tenure: Tenure) -> None:
     me = f"uid:{os.getuid()}"
     client = tenure("clients", "create", "ci", "--role", "operator", *ACME, "--json").json()
     assert (client["unconfirmed"], client["revision"]) == ([me], 1)
@@ -102,7 +102,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield from (line.strip() for line in value.splitlines())
 
 
-def test_whoever_confirms_sees_the_whole(tenure: Tenure) -> None:
+def test_a_confirmation_shows_everything_that_is_confirmed(tenure: Tenure) -> None:
     """What `show` prints has every text that `--json` has: nothing is cut, nothing is left out."""
     asyncio.run(_add_hook())
     (Path.cwd() / "tidy.yaml").write_text(FLOW)

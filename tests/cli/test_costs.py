@@ -45,7 +45,7 @@ async def _ended(run: Any) -> None:
         await run.result()
 
 
-def test_what_a_run_has_spent_and_what_all_have(tenure: Tenure) -> None:
+def test_costs_of_one_run_and_of_all_runs_are_shown(tenure: Tenure) -> None:
     within, over = asyncio.run(_spent("0.25", "1.50"))
     assert tenure("costs", within).out.startswith("spent 0.25 of 1.00 USD\n")
     assert tenure("costs", within, "--json").json()["lines"][0]["micros"] == 250_000

@@ -55,7 +55,7 @@ async def line_with(stream: asyncio.StreamReader | None, text: bytes) -> bytes:
 
 @pytest.mark.parametrize("kind", COMMANDS)
 @pytest.mark.guard_seconds(90)
-async def test_whoever_starts_before_postgresql_waits_for_it(kind: str, tmp_path: Path) -> None:
+async def test_commands_wait_for_postgresql_to_start(kind: str, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     with PrivatePostgres(QUICK_SETTINGS) as server:
         await PostgresStore(server.dsn()).migrate()

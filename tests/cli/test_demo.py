@@ -16,7 +16,7 @@ from tests.cli.shell import in_folder
 TENURE = str(Path(sys.executable).parent / "tenure")
 
 
-def test_the_demo_ends_well_and_tells_its_story(
+def test_the_demo_succeeds_and_prints_its_story(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended = in_folder(tmp_path, monkeypatch, capsys)("demo")
@@ -47,7 +47,7 @@ def test_the_demo_ends_well_and_tells_its_story(
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
 
 
-def test_the_demo_asks_whoever_sits_at_a_terminal(tmp_path: Path) -> None:
+def test_the_demo_asks_the_user_at_a_terminal(tmp_path: Path) -> None:
     """With a folder of its own, which is kept and not used twice."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
@@ -79,7 +79,7 @@ def test_the_demo_asks_whoever_sits_at_a_terminal(tmp_path: Path) -> None:
     assert "is not empty" in again.stderr
 
 
-async def test_the_judge_notices_a_run_that_ended_otherwise(tmp_path: Path) -> None:
+async def test_an_unexpected_end_of_the_run_is_detected(tmp_path: Path) -> None:
     async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo", sweep_seconds=0.1) as engine:
         said: list[DemoProgress] = []
 
@@ -99,7 +99,7 @@ async def test_the_judge_notices_a_run_that_ended_otherwise(tmp_path: Path) -> N
     assert {now.status for now in said} >= {"queued", "waiting_approval", "canceled"}
 
 
-async def test_a_worker_that_cannot_start_is_told_with_its_words(
+async def test_a_worker_that_cannot_start_is_reported_with_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")

@@ -52,7 +52,7 @@ def damage(path: Path, statement: str) -> None:
     connection.close()
 
 
-def test_migrate_makes_a_database_and_says_when_there_is_nothing_to_do(tmp_path: Path) -> None:
+def test_migrate_creates_a_database_and_reports_when_it_is_up_to_date(tmp_path: Path) -> None:
     first = tenure("migrate", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines() == [
@@ -83,7 +83,7 @@ def test_a_healthy_database_gets_a_clean_report(tmp_path: Path) -> None:
     assert any(line.startswith("I29 ") and "--settled" in line for line in lines)
 
 
-def test_damage_by_hand_is_named_row_by_row(tmp_path: Path) -> None:
+def test_damage_is_reported_row_by_row(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     fill(path, healthy_runs.retried())
     damage(path, "update step set last_error = 'OTHER' where name = 'build'")
@@ -96,7 +96,7 @@ def test_damage_by_hand_is_named_row_by_row(tmp_path: Path) -> None:
     assert report.stdout.splitlines()[-1].endswith("2 violations.")
 
 
-def test_the_report_for_programs(tmp_path: Path) -> None:
+def test_the_report_is_available_as_json(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     fill(path, healthy_runs.retried())
     damage(path, "update run set steps_done = 9")
@@ -111,7 +111,7 @@ def test_the_report_for_programs(tmp_path: Path) -> None:
     assert "I34" in report["elsewhere"]
 
 
-def test_what_holds_in_the_end_is_checked_when_asked(tmp_path: Path) -> None:
+def test_eventual_invariants_are_checked_on_request(tmp_path: Path) -> None:
     fill(tmp_path / "tenure.db", healthy_runs.working())
     assert tenure("doctor", cwd=tmp_path).returncode == 0
     settled = tenure("doctor", "--settled", cwd=tmp_path)
@@ -120,7 +120,7 @@ def test_what_holds_in_the_end_is_checked_when_asked(tmp_path: Path) -> None:
     assert "attempt 0/1: expired at" in settled.stdout
 
 
-def test_a_database_that_is_not_there_or_not_ours_is_refused(tmp_path: Path) -> None:
+def test_a_missing_or_foreign_database_is_refused(tmp_path: Path) -> None:
     missing = tenure("doctor", "--db", "nowhere.db", cwd=tmp_path)
     assert missing.returncode == 1
     assert missing.stderr.startswith("error STORE_NOT_MIGRATED: there is no database at nowhere.db")
@@ -161,11 +161,11 @@ def test_a_postgres_database_is_chosen_by_its_dsn(tmp_path: Path, postgres_dsn: 
         ("postgres://localhost/x", Database("postgres", "postgres://localhost/x")),
     ],
 )
-def test_addresses_of_databases(text: str, expected: Database) -> None:
+def test_database_addresses_are_parsed(text: str, expected: Database) -> None:
     assert Database.parse(text) == expected
 
 
-def test_what_was_given_comes_before_the_environment_and_that_before_the_default(
+def test_an_option_takes_precedence_over_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TENURE_DB", "b.db")
@@ -185,6 +185,6 @@ def test_no_password_is_shown() -> None:
 
 
 @pytest.mark.parametrize("text", ["sqlite:", "mysql://x/y"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(TenureError, match="STORE_NOT_A_DATABASE"):
         Database.parse(text)

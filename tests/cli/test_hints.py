@@ -39,7 +39,7 @@ def create(tenure: Tenure, plan: str, *more: str) -> str:
     return made.out.strip()
 
 
-def test_an_event_that_was_delivered_before_says_so_and_its_id_is_no_other_events(tenure: Tenure) -> None:
+def test_a_repeated_event_is_reported_and_its_id_cannot_be_reused(tenure: Tenure) -> None:
     run = create(tenure, "waits.json")
     kept = tenure("signal", run, "goo", "--id", "m1").out
     assert kept == "kept until the run waits for it (it waits for 'carrier.collected' now)\n"
@@ -54,7 +54,7 @@ def test_an_event_that_was_delivered_before_says_so_and_its_id_is_no_other_event
     assert tenure("doctor").code == 0
 
 
-def test_a_step_that_succeeded_in_the_end_shows_its_output_and_what_failed_before(tenure: Tenure) -> None:
+def test_a_step_shows_its_output_and_its_failed_tries(tenure: Tenure) -> None:
     run = create(tenure, "one.json")
 
     async def play() -> None:
@@ -81,7 +81,7 @@ def test_a_step_that_succeeded_in_the_end_shows_its_output_and_what_failed_befor
     ]
 
 
-def test_failed_tries_of_checkpoints_are_lines_of_the_timeline(tenure: Tenure) -> None:
+def test_failed_tries_of_checkpoints_are_in_the_timeline(tenure: Tenure) -> None:
     assert tenure("run", "told.py:told").code == 0
     (line,) = tenure("runs", "list", "--json").json()
     told = tenure("runs", "events", line["id"], "--timeline", "--json").json()
@@ -96,7 +96,7 @@ def test_failed_tries_of_checkpoints_are_lines_of_the_timeline(tenure: Tenure) -
     )
 
 
-def test_parked_and_paused_runs_are_marked_found_and_told_how_to_go_on(tenure: Tenure) -> None:
+def test_parked_and_paused_runs_are_marked_and_explained(tenure: Tenure) -> None:
     run, other = create(tenure, "one.json"), create(tenure, "one.json")
 
     async def park() -> None:
@@ -118,7 +118,7 @@ def test_parked_and_paused_runs_are_marked_found_and_told_how_to_go_on(tenure: T
     assert tenure("runs", "list", "--parked").out == "no runs\n"
 
 
-def test_every_code_is_explained_and_empty_advice_is_left_out(tenure: Tenure) -> None:
+def test_every_code_is_explained_and_empty_advice_is_omitted(tenure: Tenure) -> None:
     refused = tenure("run", "told.py:nobody")
     assert "What to do" not in refused.err
     assert "More: tenure explain INVALID_INPUT" in refused.err
@@ -134,9 +134,7 @@ def test_every_code_is_explained_and_empty_advice_is_left_out(tenure: Tenure) ->
     assert (wrong.code, "STORE_BUSY" in wrong.err) == (2, True)
 
 
-def test_a_missing_file_is_told_with_its_whole_path_and_how_to_choose_another(
-    tenure: Tenure, tmp_path: Path
-) -> None:
+def test_a_missing_file_is_reported_with_its_full_path(tenure: Tenure, tmp_path: Path) -> None:
     refused = tenure("runs", "list")
     assert refused.code == 1
     for part in ("STORE_NOT_MIGRATED", str(tmp_path / "tenure.db"), "--db", "TENURE_DB", "`tenure run`"):
@@ -144,7 +142,7 @@ def test_a_missing_file_is_told_with_its_whole_path_and_how_to_choose_another(
     assert str(tmp_path / "tenure.db") in json.loads(tenure("runs", "list", "--json").err)["error"]["remedy"]
 
 
-def test_a_declared_question_is_told_by_its_title_and_ids_stay_whole(
+def test_a_declared_approval_is_shown_by_its_title_with_full_ids(
     tenure: Tenure, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tenure("run", "titled.yaml", "--detach").out.strip()

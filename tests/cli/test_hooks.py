@@ -74,7 +74,7 @@ def db(request: pytest.FixtureRequest) -> str:
     return "tenure.db" if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
-def test_what_was_set_aside_is_found_and_carried_out_again(tenure: Tenure, db: str) -> None:
+def test_a_delivery_that_was_set_aside_is_found_and_replayed(tenure: Tenure, db: str) -> None:
     _prepare(tenure, db)
     beside = (*ACME, "--db", db)
     [hook] = tenure("hooks", "list", *beside, "--json").json()
@@ -107,7 +107,7 @@ def test_what_was_set_aside_is_found_and_carried_out_again(tenure: Tenure, db: s
     assert tenure("doctor", "--db", db).code == 0
 
 
-def test_another_name_hides_nobody_and_another_tenant_sees_nothing(tenure: Tenure) -> None:
+def test_a_replay_under_another_name_keeps_its_requester(tenure: Tenure) -> None:
     _prepare(tenure, "tenure.db")
     said = tenure("hooks", "replay", HOOK, "d-2", *ACME, "--by", "zoe").out
     run = said.partition("run ")[2].partition(":")[0]
@@ -123,7 +123,9 @@ def test_another_name_hides_nobody_and_another_tenant_sees_nothing(tenure: Tenur
         assert (missing.code, "DELIVERY_NOT_FOUND" in missing.err) == (1, True)
 
 
-def test_the_same_over_a_server(tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deliveries_are_replayed_over_a_server(
+    tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _prepare(tenure, "tenure.db")
     roles = ("--role", "operator", "--role", "viewer")
     assert tenure("clients", "create", "ci", *roles, *ACME).code == 0

@@ -33,7 +33,7 @@ def a_run(tenant: str = "default") -> str:
     return asyncio.run(make())
 
 
-def test_a_key_is_made_used_rotated_and_revoked(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_key_is_created_used_rotated_and_revoked(tenure: Tenure, tmp_path: Path) -> None:
     made = tenure("signing-keys", "new", "--to", "seal.key")
     assert made.out.startswith("-----BEGIN PUBLIC KEY-----\n"), "the public half alone, to be piped"
     assert "PRIVATE" not in made.out + made.err
@@ -68,7 +68,7 @@ def test_a_key_is_made_used_rotated_and_revoked(tenure: Tenure, tmp_path: Path) 
     assert (refused.code, refused.out) == (1, "")
 
 
-def test_a_ledger_is_signed_for_shown_taken_out_and_checked(
+def test_a_ledger_is_signed_shown_exported_and_checked(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
@@ -109,7 +109,7 @@ def test_a_ledger_is_signed_for_shown_taken_out_and_checked(
     assert "I51" in tenure("doctor").out
 
 
-def test_what_is_no_checkpoint_is_refused(tenure: Tenure, tmp_path: Path) -> None:
+def test_an_invalid_checkpoint_is_refused(tenure: Tenure, tmp_path: Path) -> None:
     a_run()
     (tmp_path / "nonsense").write_text("nonsense")
     for file in ("nonsense", "missing"):
@@ -119,7 +119,7 @@ def test_what_is_no_checkpoint_is_refused(tenure: Tenure, tmp_path: Path) -> Non
     assert tenure("ledger", "show", "--tenant", "acme", "--installation").code == 2
 
 
-def test_a_ledger_is_shown_taken_out_and_checked_over_a_server(
+def test_a_ledger_is_shown_exported_and_checked_over_a_server(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
@@ -162,7 +162,7 @@ def test_a_ledger_is_shown_taken_out_and_checked_over_a_server(
         assert (refused.code, "LEDGER_BROKEN" in refused.err) == (1, True)
 
 
-def test_a_server_that_tells_of_another_ledger_is_not_believed(
+def test_a_server_that_presents_another_ledger_is_not_trusted(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
@@ -193,7 +193,7 @@ def test_a_server_that_tells_of_another_ledger_is_not_believed(
         assert (wrong.code, "WRONG        SIGNATURE_WRONG" in wrong.out) == (1, True)
 
 
-def test_signing_keys_stay_with_the_database(tenure: Tenure) -> None:
+def test_signing_key_commands_need_the_database(tenure: Tenure) -> None:
     for command in (("list",), ("add", "file:seal.key"), ("export-trust",), ("revoke", "0" * 64)):
         tenure("signing-keys", "new", "--to", "seal.key")
         refused = tenure("signing-keys", *command, "--server", "http://127.0.0.1:9")

@@ -24,7 +24,7 @@ def tenure(*arguments: str, cwd: Path = ROOT, own: Path | None = None) -> subpro
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_bare_tenure_teaches() -> None:
+def test_tenure_without_arguments_prints_help() -> None:
     shown = tenure()
     assert shown.returncode == 0
     assert "First steps" in shown.stdout
@@ -32,20 +32,20 @@ def test_bare_tenure_teaches() -> None:
     assert "lifecycle" in shown.stdout
 
 
-def test_the_version_is_the_packages() -> None:
+def test_the_version_is_that_of_the_package() -> None:
     shown = tenure("--version")
     assert shown.returncode == 0
     assert shown.stdout.startswith("tenure 0.")
 
 
-def test_a_wrong_use_ends_with_2_and_says_how() -> None:
+def test_a_usage_error_exits_with_2_and_explains() -> None:
     shown = tenure("lifecycle", "show")
     assert shown.returncode == 2
     assert "Usage:" in shown.stderr
     assert tenure("no-such-command").returncode == 2
 
 
-def test_a_refusal_ends_with_1_and_says_what_to_do() -> None:
+def test_a_refusal_exits_with_1_and_advises() -> None:
     shown = tenure("lifecycle", "show", "delta")
     assert shown.returncode == 1
     assert shown.stdout == ""
@@ -55,7 +55,7 @@ def test_a_refusal_ends_with_1_and_says_what_to_do() -> None:
     assert "Traceback" not in shown.stderr
 
 
-def test_a_refusal_names_every_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_lists_every_problem(capsys: pytest.CaptureFixture[str]) -> None:
     console.show_error(
         TenureError("PROFILE_INVALID", "two things", (Detail("a.b", "odd"), Detail("", "[torn]")))
     )
@@ -85,7 +85,7 @@ def test_show_prints_words_tables_timing_rules_and_reasons(name: str) -> None:
             assert owner in shown.stdout
 
 
-def test_show_prints_the_kernels_table_when_it_is_asked_for() -> None:
+def test_show_prints_the_kernels_table_on_request() -> None:
     assert "suspend_approval" not in tenure("lifecycle", "show", "git-with-intent").stdout
     shown = tenure("lifecycle", "show", "git-with-intent", "--entity", "step").stdout
     assert "suspend_approval" in shown
@@ -103,7 +103,7 @@ def test_show_draws_a_state_diagram() -> None:
     assert "  EXPIRED --> [*]" in one
 
 
-def test_show_speaks_json() -> None:
+def test_show_prints_json() -> None:
     shown = json.loads(tenure("lifecycle", "show", "approval-runs", "--json").stdout)
     assert shown["profile"]["run"]["words"]["waiting_approval"] == "WAITING_APPROVAL"
     assert shown["proof"]["problems"] == []
@@ -120,7 +120,7 @@ def test_prove_shows_every_profile_and_object() -> None:
     assert shown.stderr == ""
 
 
-def test_prove_speaks_json() -> None:
+def test_prove_prints_json() -> None:
     shown = json.loads(tenure("lifecycle", "prove", "--json").stdout)
     assert shown["kernel"]["problems"] == []
     assert [profile["profile"] for profile in shown["profiles"]] == list(profiles.names())
@@ -138,13 +138,13 @@ def checked(text: str | bytes, folder: Path) -> subprocess.CompletedProcess[str]
     return tenure("lifecycle", "check", str(file))
 
 
-def test_check_proves_a_profile_of_ones_own(tmp_path: Path) -> None:
+def test_check_proves_a_custom_profile(tmp_path: Path) -> None:
     shown = checked(PLAIN, tmp_path)
     assert shown.returncode == 0
     assert shown.stdout.count("proven") == 4
 
 
-def test_check_refuses_what_is_malformed(tmp_path: Path) -> None:
+def test_check_refuses_a_malformed_profile(tmp_path: Path) -> None:
     shown = checked(PLAIN.replace("retries = 3", "retries = 'many'"), tmp_path)
     assert shown.returncode == 1
     assert "error PROFILE_INVALID" in shown.stderr
@@ -152,7 +152,7 @@ def test_check_refuses_what_is_malformed(tmp_path: Path) -> None:
     assert checked(b"\xff\xfe\x00", tmp_path).returncode == 1
 
 
-def test_check_refuses_what_the_proof_refuses(tmp_path: Path) -> None:
+def test_check_refuses_a_profile_that_fails_the_proof(tmp_path: Path) -> None:
     source = (ROOT / "src/tenure/kernel/profiles/approval-runs.toml").read_text()
     shown = checked(
         source.replace('waiting_approval = "WAITING_APPROVAL"', 'waiting_approval = "RUNNING"', 1), tmp_path
@@ -167,12 +167,12 @@ def test_check_refuses_a_slow_heartbeat(tmp_path: Path) -> None:
     assert "error HEARTBEAT_TOO_SLOW" in shown.stderr
 
 
-def test_check_of_a_file_that_is_not_there_is_a_wrong_use(tmp_path: Path) -> None:
+def test_check_of_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     assert tenure("lifecycle", "check", str(tmp_path / "none.toml")).returncode == 2
     assert tenure("lifecycle", "check", str(tmp_path)).returncode == 2
 
 
-def test_check_refuses_one_of_our_names(tmp_path: Path) -> None:
+def test_check_refuses_a_built_in_name(tmp_path: Path) -> None:
     shown = checked(tenure("lifecycle", "show", "delta-ci", "--toml").stdout, tmp_path)
     assert shown.returncode == 1
     assert "error PROFILE_INVALID" in shown.stderr
@@ -183,12 +183,12 @@ def test_check_refuses_one_of_our_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", profiles.names())
-def test_a_profile_is_printed_as_its_file_to_start_from(name: str) -> None:
+def test_a_profile_is_printed_as_a_file_to_start_from(name: str) -> None:
     file = ROOT / f"src/tenure/kernel/profiles/{name}.toml"
     assert tenure("lifecycle", "show", name, "--toml").stdout == file.read_text()
 
 
-def test_own_profiles_are_shown_as_own(tmp_path: Path) -> None:
+def test_custom_profiles_are_marked(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(PLAIN)
     listed = json.loads(tenure("lifecycle", "list", "--json", own=tmp_path).stdout)
@@ -202,7 +202,7 @@ def test_own_profiles_are_shown_as_own(tmp_path: Path) -> None:
     assert tenure("lifecycle", "docs", "--check", own=tmp_path).returncode == 0
 
 
-def test_a_run_of_an_own_profile_is_shown_in_its_words(tmp_path: Path) -> None:
+def test_a_run_with_a_custom_profile_is_shown_in_its_words(tmp_path: Path) -> None:
     source = tenure("lifecycle", "show", "delta-ci", "--toml").stdout
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "ours.toml").write_text(source.replace('name = "delta-ci"', 'name = "ours"', 1))
@@ -223,7 +223,7 @@ def test_a_run_of_an_own_profile_is_shown_in_its_words(tmp_path: Path) -> None:
     assert "PROFILE_NOT_FOUND" in tenure("run", "app.py", cwd=tmp_path).stderr
 
 
-def test_nothing_starts_with_a_bad_profile_but_what_helps_to_mend_it(tmp_path: Path) -> None:
+def test_with_an_invalid_profile_only_lifecycle_commands_work(tmp_path: Path) -> None:
     bad = tmp_path / "bad.toml"
     bad.write_text("name = 1")
     for words in (("runs", "list"), ("doctor",), ("serve",), ("lifecycle", "list"), ("lifecycle", "prove")):
@@ -245,7 +245,7 @@ def test_the_page_of_lifecycles_is_up_to_date() -> None:
     )
 
 
-def test_docs_writes_the_page_and_notices_when_it_is_stale(tmp_path: Path) -> None:
+def test_docs_writes_the_page_and_detects_a_stale_one(tmp_path: Path) -> None:
     assert tenure("lifecycle", "docs", cwd=tmp_path).returncode == 2
     page = tmp_path / "docs" / "lifecycle.md"
     page.parent.mkdir()

@@ -37,7 +37,7 @@ def processor_seconds(*words: str) -> tuple[float, str]:
     return after.children_user - before.children_user, done.stdout
 
 
-def test_help_is_quick_and_loads_nothing() -> None:
+def test_help_loads_no_heavy_modules() -> None:
     program = (
         "import sys; from tenure.cli.main import main; sys.argv = ['tenure', '--help']\n"
         "try: main()\n"
@@ -50,7 +50,7 @@ def test_help_is_quick_and_loads_nothing() -> None:
     assert took < max(SECONDS_OF_HELP, 2.5 * bare), f"{took:.2f} s, of which typer and rich {bare:.2f} s"
 
 
-def test_every_command_is_told_in_the_help_and_explains_itself(tenure: Tenure) -> None:
+def test_every_command_is_listed_in_the_help_and_documented(tenure: Tenure) -> None:
     told = tenure("--help").out
     for name, line in COMMANDS.items():
         assert name in told
@@ -67,7 +67,7 @@ def test_every_command_is_told_in_the_help_and_explains_itself(tenure: Tenure) -
     assert tenure("--version").out.startswith("tenure 0.")
 
 
-def test_a_near_miss_is_told_what_may_have_been_meant(tenure: Tenure) -> None:
+def test_a_mistyped_command_gets_a_suggestion(tenure: Tenure) -> None:
     for given, meant in (("rnus", "runs"), ("aprovals", "approvals"), ("docter", "doctor")):
         ended = tenure(given)
         assert ended.code == 2
@@ -79,7 +79,7 @@ def test_a_near_miss_is_told_what_may_have_been_meant(tenure: Tenure) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_gets_its_script(tenure: Tenure, shell: str) -> None:
+def test_each_shell_gets_its_completion_script(tenure: Tenure, shell: str) -> None:
     script = tenure("completion", shell).out
     assert COMPLETE_VARIABLE in script
     assert "tenure" in script
@@ -117,7 +117,7 @@ def test_commands_and_ids_are_completed(tenure: Tenure, tmp_path: Path) -> None:
     assert run in completed(tmp_path, "tenure runs show run_")
 
 
-def test_a_finished_run_is_deleted_when_somebody_means_it(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_finished_run_is_deleted_after_confirmation(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('[{"name": "build"}]')
     run = tenure("runs", "create", "--workflow", "w", "--plan", "one.json").out.strip()
     assert "RUN_" in tenure("runs", "delete", run, "--yes").err, "it has not ended"
@@ -131,7 +131,7 @@ def test_a_finished_run_is_deleted_when_somebody_means_it(tenure: Tenure, tmp_pa
 # ------------------------------------------------------------------------------------- init and workflows
 
 
-def test_init_makes_a_project_that_runs_and_overwrites_nothing(tenure: Tenure, tmp_path: Path) -> None:
+def test_init_creates_a_working_project_and_overwrites_nothing(tenure: Tenure, tmp_path: Path) -> None:
     made = tenure("init", "hello")
     assert made.code == 0
     assert "tenure run app.py --input name=Ada" in made.out
@@ -191,5 +191,5 @@ def test_workflows_are_registered_and_shown(tenure: Tenure, tmp_path: Path) -> N
     assert "WORKFLOW_CHANGED" in tenure("workflows", "register", "v.yaml").err
 
 
-def test_the_app_is_one_object_for_tests() -> None:
+def test_the_cli_is_one_object_for_tests() -> None:
     assert app.info.name == "tenure"

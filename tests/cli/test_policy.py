@@ -79,7 +79,7 @@ def test_a_policy_is_checked_and_tested(tenure: Tenure, tmp_path: Path) -> None:
     assert set(schema["properties"]) == {"version", "rules", "tests"}
 
 
-def test_where_there_are_no_people_a_policy_is_made_active_by_one_command(tenure: Tenure) -> None:
+def test_without_people_one_command_activates_a_policy(tenure: Tenure) -> None:
     made = tenure("policy", "publish", "policy.yaml", "--json").json()
     assert (made["version"], made["active"]) == (1, False)
     assert tenure("policy", "publish", "policy.yaml", "--json").json()["version"] == 1
@@ -98,7 +98,7 @@ def test_where_there_are_no_people_a_policy_is_made_active_by_one_command(tenure
     assert tenure("policy", "explain", "run_2026-02-14_080000_abc123").code == 1
 
 
-def test_where_there_are_people_the_command_line_is_not_two_of_them(tenure: Tenure) -> None:
+def test_with_people_the_local_command_line_cannot_activate_a_policy(tenure: Tenure) -> None:
     assert tenure("tenants", "create", "acme").code == 0
     assert tenure("policy", "publish", "policy.yaml", "--tenant", "acme").code == 0
     assert tenure("people", "create", "ada", "--role", "admin", "--tenant", "acme").code == 0
@@ -109,7 +109,7 @@ def test_where_there_are_people_the_command_line_is_not_two_of_them(tenure: Tenu
     assert tenure("freeze", "--list", "--tenant", "acme").out == "frozen: tenant acme\n"
 
 
-def test_freezing_and_thawing_beside_a_database(tenure: Tenure) -> None:
+def test_freezing_and_thawing_with_a_local_database(tenure: Tenure) -> None:
     assert tenure("freeze").code == 2
     assert tenure("freeze", "--workflow", "a", "--connector", "b").code == 2
     assert tenure("freeze", "--connector", "github").out == "frozen: connector github\n"

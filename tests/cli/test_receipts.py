@@ -31,7 +31,7 @@ async def _lost(service: ServiceDouble, actor: str) -> str:
             return run.id
 
 
-def test_what_is_unknown_is_listed_shown_and_settled(tenure: Tenure) -> None:
+def test_unknown_receipts_are_listed_shown_and_settled(tenure: Tenure) -> None:
     with ServiceDouble("neither") as service:
         run = asyncio.run(_lost(service, "ci"))
         assert "1 action with an unknown outcome" in tenure("approvals", "list").out

@@ -39,7 +39,7 @@ def misused(tenure: Tenure, *words: str) -> str:
 
 
 @pytest.mark.parametrize("db", [":memory:", "sqlite::memory:", "sqlite:file:x?mode=memory&cache=shared"])
-def test_a_database_in_memory_is_refused(tenure: Tenure, db: str) -> None:
+def test_an_in_memory_database_is_refused(tenure: Tenure, db: str) -> None:
     assert "use a file" in refused(tenure, "INVALID_INPUT", "runs", "list", "--db", db)
 
 
@@ -50,13 +50,13 @@ def test_json_that_is_nested_too_deeply_is_refused(tenure: Tenure, tmp_path: Pat
     assert "too deeply" in refused(tenure, "PLAN_INVALID", *plan)
 
 
-def test_times_beyond_the_calendar_are_a_wrong_use(tenure: Tenure) -> None:
+def test_times_beyond_the_calendar_are_usage_errors(tenure: Tenure) -> None:
     misused(tenure, *CREATE, "--not-before", "+99999999d")
     misused(tenure, *CREATE, "--not-before", "9999-12-31T23:59:59-12:00")
     misused(tenure, *CREATE, "--timeout", "9" * 400)
 
 
-def test_a_number_no_database_knows_is_refused(tenure: Tenure, postgres_dsn: str) -> None:
+def test_a_number_beyond_64_bits_is_refused(tenure: Tenure, postgres_dsn: str) -> None:
     assert tenure("migrate", "--db", postgres_dsn).code == 0
     for db in ("tenure.db", postgres_dsn):
         run = tenure(*CREATE, "--db", db).out.strip()
@@ -65,7 +65,7 @@ def test_a_number_no_database_knows_is_refused(tenure: Tenure, postgres_dsn: str
         assert tenure("runs", "events", run, "--db", db).code == 0
 
 
-def test_an_empty_option_picks_no_default(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_option_is_refused(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
     for words in (("runs", "list"), ("doctor",), ("migrate",)):
         assert "it is empty" in misused(tenure, *words, "--db", "")
     misused(tenure, *CREATE, "--by", "")
@@ -74,13 +74,13 @@ def test_an_empty_option_picks_no_default(tenure: Tenure, monkeypatch: pytest.Mo
     assert tenure(*CREATE).code == 0
 
 
-def test_the_reason_of_a_cancel_is_a_code(tenure: Tenure) -> None:
+def test_a_cancel_reason_must_be_a_code(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
     assert "is not a code" in misused(tenure, "runs", "cancel", run, "--reason", "no longer needed")
     assert tenure("runs", "cancel", run, "--reason", "NOT_NEEDED").code == 0
 
 
-def test_a_refusal_is_json_where_json_was_asked_for(tenure: Tenure) -> None:
+def test_a_refusal_is_json_with_json_output(tenure: Tenure) -> None:
     ended = tenure("runs", "list", "--json")
     assert (ended.code, ended.out) == (1, "")
     error = json.loads(ended.err)["error"]
@@ -90,7 +90,7 @@ def test_a_refusal_is_json_where_json_was_asked_for(tenure: Tenure) -> None:
     assert "tenure.db" in error["message"]
 
 
-def test_help_shows_the_defaults(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_shows_defaults(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     assert "[default: $TENURE_DB, else tenure.db]" in tenure("runs", "list", "--help").out
     assert "[default: uid:N of this account]" in tenure("runs", "cancel", "--help").out
@@ -136,7 +136,7 @@ def nobody() -> Iterator[None]:
             os.seteuid(0)
 
 
-def test_what_is_wrong_with_a_path_is_said(tenure: Tenure, tmp_path: Path) -> None:
+def test_problems_with_paths_are_reported(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for words in (("runs", "list"), ("migrate",), ("doctor",)):
         assert "folder is a folder" in refused(tenure, "STORE_NOT_A_DATABASE", *words, "--db", "folder")
@@ -147,7 +147,7 @@ def test_what_is_wrong_with_a_path_is_said(tenure: Tenure, tmp_path: Path) -> No
     assert "one.json" in refused(tenure, "STORE_NOT_A_DATABASE", "runs", "list", "--db", "one.json")
 
 
-def test_a_file_that_may_not_be_read_or_only_read(tenure: Tenure) -> None:
+def test_unreadable_and_read_only_files_are_reported(tenure: Tenure) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.db"
         run = tenure(*CREATE, "--db", str(path)).out.strip()
@@ -170,7 +170,7 @@ def test_a_file_that_may_not_be_read_or_only_read(tenure: Tenure) -> None:
 # ------------------------------------------------------------------------------------------- what is shown
 
 
-def test_lists_by_status_and_repository_together(tenure: Tenure) -> None:
+def test_runs_are_filtered_by_status_and_repository_together(tenure: Tenure) -> None:
     mine = tenure(*CREATE, "--repo", "me/app").out.strip()
     other = tenure(*CREATE, "--repo", "me/other").out.strip()
     done = tenure(*CREATE, "--repo", "me/app").out.strip()
@@ -195,7 +195,7 @@ def test_a_failed_run_has_no_result(tenure: Tenure, tmp_path: Path) -> None:
     assert shown["steps"][0]["output"] == "half"
 
 
-def test_what_others_wrote_neither_steers_the_terminal_nor_is_markup(tenure: Tenure) -> None:
+def test_untrusted_text_cannot_control_the_terminal(tenure: Tenure) -> None:
     run = tenure("runs", "create", "--workflow", "[red]w", "--plan", "one.json", "--input", '"a\\u001b[31mb"')
     run_id = run.out.strip()
     for words in (
@@ -208,12 +208,12 @@ def test_what_others_wrote_neither_steers_the_terminal_nor_is_markup(tenure: Ten
     assert "a\\x1b[31mb" in tenure("runs", "show", run_id).out
 
 
-def test_a_wrong_kind_is_told_what_there_is(tenure: Tenure, tmp_path: Path) -> None:
+def test_an_unknown_kind_is_refused_with_the_known_ones(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('[{"name": "a", "kind": "task"}]')
     assert "one of work, approval, wait" in refused(tenure, "PLAN_INVALID", *CREATE)
 
 
-def test_profiles_and_seeds_are_there_for_programs(tenure: Tenure, tmp_path: Path) -> None:
+def test_profiles_and_seeds_are_available_as_json(tenure: Tenure, tmp_path: Path) -> None:
     listed = tenure("lifecycle", "list", "--json").json()
     assert {"delta-ci", "agent-runs"} <= {line["name"] for line in listed}
     assert all(line["lease_seconds"] > 0 for line in listed)
@@ -234,7 +234,7 @@ def test_profiles_and_seeds_are_there_for_programs(tenure: Tenure, tmp_path: Pat
         (("rnus", "list"), "Did you mean 'runs'"),
     ],
 )
-def test_a_wrong_use_is_json_for_programs(tenure: Tenure, words: tuple[str, ...], said: str) -> None:
+def test_a_usage_error_is_json_with_json_output(tenure: Tenure, words: tuple[str, ...], said: str) -> None:
     ended = tenure(*words, "--json")
     assert (ended.code, ended.out) == (2, "")
     error = json.loads(ended.err)["error"]
@@ -243,7 +243,7 @@ def test_a_wrong_use_is_json_for_programs(tenure: Tenure, words: tuple[str, ...]
     assert "Usage: tenure" in tenure(*words).err, "people see how it is used"
 
 
-def test_a_command_for_programs_ends_as_it_does_for_people(tenure: Tenure) -> None:
+def test_json_output_keeps_the_exit_code(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
     assert tenure("runs", "cancel", run, "--json").json() == {"run": run, "status": "canceled"}
     assert tenure("runs", "watch", run, "--json").code == 1, "the run did not succeed"
@@ -252,18 +252,18 @@ def test_a_command_for_programs_ends_as_it_does_for_people(tenure: Tenure) -> No
 
 
 @pytest.mark.parametrize("more", [("--start", "3"), ("--seeds", "2"), ("--jobs", "1")])
-def test_one_seed_goes_with_no_range_of_them(tenure: Tenure, more: tuple[str, ...]) -> None:
+def test_one_seed_excludes_a_range_of_seeds(tenure: Tenure, more: tuple[str, ...]) -> None:
     assert "it is one seed" in misused(tenure, "simulate", "--seed", "7", *more)
 
 
-def test_a_resume_does_not_end_an_approval_and_says_who_does(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_resume_does_not_end_an_approval_and_explains_why(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "ask.json").write_text('[{"name": "ok", "kind": "approval"}]')
     run = tenure("runs", "create", "--workflow", "w", "--plan", "ask.json").out.strip()
     told = refused(tenure, "RUN_INVALID_TRANSITION", "runs", "resume", run)
     assert "only a decision ends that wait" in told
 
 
-def test_options_that_need_another_one_say_so(tenure: Tenure) -> None:
+def test_options_that_need_another_option_are_refused_without_it(tenure: Tenure) -> None:
     for words in (("--trusted-proxies", "2"), ("--forwarded-header", "forwarded")):
         assert "need --behind-proxy" in misused(tenure, "serve", *words)
     assert "needs --commands" in misused(tenure, "worker", "app", "--command-user", "nobody")

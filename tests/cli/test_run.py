@@ -71,9 +71,7 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
     assert tenure("doctor").code == 0
 
 
-def test_a_list_counts_the_steps_of_code_that_are_done_and_none_where_it_has_none(
-    tenure: Tenure, tmp_path: Path
-) -> None:
+def test_a_list_counts_completed_steps_of_code_first_runs(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "plain.py").write_text(
         "import tenure\n\n@tenure.workflow\nasync def plain() -> int:\n    return 1\n"
     )
@@ -84,7 +82,7 @@ def test_a_list_counts_the_steps_of_code_that_are_done_and_none_where_it_has_non
     assert plain.split()[2:4] == ["succeeded", "-"]
 
 
-def test_children_waits_and_sleeps_are_lines_and_recorded_values_are_not(tenure: Tenure) -> None:
+def test_progress_shows_children_waits_and_sleeps_but_not_recorded_values(tenure: Tenure) -> None:
     ended = tenure("run", "shop.py:shop_parent", "--no-watch")
     assert (ended.code, json.loads(ended.out)) == (0, "app:child")
     assert "start:shop" not in ended.err, "it was not to be watched"
@@ -111,7 +109,7 @@ def asked(folder: Path, question: str) -> None:
         time.sleep(0.1)
 
 
-def test_a_file_is_run_with_its_commands_and_somebody_else_says_yes(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_workflow_file_runs_its_commands_and_waits_for_approval(tenure: Tenure, tmp_path: Path) -> None:
     other = threading.Thread(target=asked, args=(tmp_path, "Send it to Ada?"))
     other.start()
     ended = tenure("run", "greeting.yaml", "-i", "name=Ada", "-i", '{"loud": true}')
@@ -130,14 +128,14 @@ def test_a_file_is_run_with_its_commands_and_somebody_else_says_yes(tenure: Tenu
     assert "looks good" in told
 
 
-def test_a_key_makes_two_requests_one_run(tenure: Tenure) -> None:
+def test_two_requests_with_one_key_are_one_run(tenure: Tenure) -> None:
     first = tenure("run", "shop.py:shop", "--key", "k1", "--json").json()
     again = tenure("run", "shop.py:shop", "--key", "k1", "--json").json()
     assert first["run"]["id"] == again["run"]["id"]
     assert first["run"]["output"] == "app:main"
 
 
-def test_a_detached_run_is_run_by_a_worker(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_worker_runs_a_detached_run(tenure: Tenure, tmp_path: Path) -> None:
     sent = tenure("run", "shop.py:shop", "--detach")
     run = sent.out.strip()
     assert "`tenure worker shop.py` runs it" in sent.err
@@ -156,7 +154,7 @@ def test_a_detached_run_is_run_by_a_worker(tenure: Tenure, tmp_path: Path) -> No
     assert "succeeded=1" in told
 
 
-def test_after_the_last_retry_code_and_message_are_shown_and_only_a_person_starts_again(
+def test_a_failed_run_shows_code_and_message_and_can_be_resumed(
     tenure: Tenure,
 ) -> None:
     ended = tenure("run", "shop.py:shop_doomed")
@@ -180,7 +178,7 @@ def test_after_the_last_retry_code_and_message_are_shown_and_only_a_person_start
     )
 
 
-def test_a_file_uses_the_tools_of_an_app(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_workflow_file_uses_the_tools_of_an_app(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "kit.py").write_text(
         "import tenure\n\n@tenure.tool('kit.double')\ndef double(n: int) -> int:\n    return 2 * n\n"
     )
@@ -196,9 +194,7 @@ def test_a_file_uses_the_tools_of_an_app(tenure: Tenure, tmp_path: Path) -> None
     assert tenure("run", "twice.yaml", "-i", "n=three").code == 1
 
 
-def test_in_a_database_that_is_shared_whoever_starts_a_run_does_not_approve_it(
-    tenure: Tenure, postgres_dsn: str
-) -> None:
+def test_in_a_shared_database_the_requester_cannot_approve(tenure: Tenure, postgres_dsn: str) -> None:
     refused(tenure("run", "shop.py:shop", "--db", postgres_dsn), 1, "STORE_NOT_MIGRATED")
     assert tenure("migrate", "--db", postgres_dsn).code == 0
     ended = tenure("run", "shop.py:shop", "--db", postgres_dsn, "--json").json()
@@ -249,7 +245,7 @@ def refused(ended: Done, code: int, *parts: str) -> None:
     assert "Traceback" not in ended.err
 
 
-def test_what_cannot_be_meant_is_told_with_what_can(tenure: Tenure, tmp_path: Path) -> None:
+def test_invalid_targets_are_refused_with_the_valid_ones(tenure: Tenure, tmp_path: Path) -> None:
     refused(tenure("run", "shop.py"), 1, "several workflows", "shop.py:shop_parent")
     refused(tenure("run", "shop.py:shp"), 1, "Did you mean 'shop'")
     refused(tenure("run", "shop.py:shop", "-i", "rfe=x"), 1, "no input 'rfe'. Did you mean 'ref'?")
@@ -268,7 +264,7 @@ def test_what_cannot_be_meant_is_told_with_what_can(tenure: Tenure, tmp_path: Pa
     assert not (tmp_path / "tenure.db").exists(), "nothing was begun"
 
 
-def test_dev_serves_an_app_and_starts_anew_when_a_file_changes(tenure: Tenure, tmp_path: Path) -> None:
+def test_dev_serves_an_app_and_restarts_when_a_file_changes(tenure: Tenure, tmp_path: Path) -> None:
     run = tenure("run", "shop.py:shop", "--detach", "-i", "event=go").out.strip()
     words = [sys.executable, "-m", "tenure.cli", "dev", "shop", "--grace", "1s"]
     told: list[str] = []
@@ -295,7 +291,7 @@ def test_dev_serves_an_app_and_starts_anew_when_a_file_changes(tenure: Tenure, t
     assert (watched.code, json.loads(watched.out)) == (0, "app:main")
 
 
-def test_a_step_that_is_under_way_is_shown_with_what_it_says(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_running_step_is_shown_with_its_progress(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import asyncio, tenure\n\n@tenure.step\nasync def think() -> int:\n"
         "    tenure.current().progress('half way')\n    await asyncio.sleep(0.5)\n    return 7\n\n"
@@ -317,9 +313,7 @@ async def begun(url: str) -> str:
         return run
 
 
-def test_whoever_resumes_says_whether_a_step_that_was_begun_has_happened(
-    tenure: Tenure, tmp_path: Path
-) -> None:
+def test_a_resume_must_say_whether_a_started_step_happened(tenure: Tenure, tmp_path: Path) -> None:
     run = asyncio.run(begun(f"sqlite:{tmp_path / 'tenure.db'}"))
     refused(tenure("runs", "resume", run), 1, "RUN_RESUME_FAILED", "'pay'", "say so")
     refused(tenure("runs", "resume", run, "--happened", "pay=paid"), 1, "is not JSON")

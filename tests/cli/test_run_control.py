@@ -18,7 +18,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def test_a_step_is_taken_from_a_worker_and_another_does_it(tenure: Tenure) -> None:
+def test_a_revoked_step_is_done_by_another_worker(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
     nobody = tenure("runs", "revoke", run)
     assert (nobody.code, "no worker holds a step of the run" in nobody.err) == (1, True)
@@ -31,7 +31,7 @@ def test_a_step_is_taken_from_a_worker_and_another_does_it(tenure: Tenure) -> No
     assert work() == ["build"]
 
 
-def test_labels_are_set_taken_away_and_shown(tenure: Tenure) -> None:
+def test_labels_are_set_removed_and_shown(tenure: Tenure) -> None:
     run = tenure(*CREATE, "--label", "stage=test").out.strip()
     assert tenure("runs", "label", run).out == "stage=test\n"
     assert len(tenure("runs", "events", run, "--json").json()) == 1, "a look is no change"
@@ -47,7 +47,7 @@ def test_labels_are_set_taken_away_and_shown(tenure: Tenure) -> None:
     assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run).err, "they stand behind it now"
 
 
-def test_a_statement_that_an_end_was_reported_is_shown_and_changes_no_status(tenure: Tenure) -> None:
+def test_marking_a_run_as_reported_is_shown_and_changes_no_status(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
     assert "no outcome to report yet" in tenure("runs", "reported", run).err
     tenure("runs", "cancel", run)
@@ -81,9 +81,7 @@ def test_the_files_of_a_run_are_listed_and_read(tenure: Tenure, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("verb", ["resume", "rerun", "label"])
-def test_what_the_program_asked_for_can_still_be_answered_by_whoever_goes_on_with_it(
-    tenure: Tenure, verb: str
-) -> None:
+def test_an_approval_requested_by_a_program_can_be_answered_locally(tenure: Tenure, verb: str) -> None:
     """`tenure run` asks as `cli` in a file of one's own."""
     run = tenure(*CREATE[:-1], "cli").out.strip()
     if verb == "label":
@@ -96,7 +94,7 @@ def test_what_the_program_asked_for_can_still_be_answered_by_whoever_goes_on_wit
     assert tenure("approvals", "approve", run).out == "approved\n"
 
 
-def test_what_a_person_goes_on_with_is_asked_for_by_that_person(tenure: Tenure) -> None:
+def test_a_person_who_resumes_a_run_is_its_requester(tenure: Tenure) -> None:
     by_ci = tenure(*CREATE).out.strip()
     tenure("runs", "cancel", by_ci)
     for verb in ("resume", "rerun"):

@@ -99,7 +99,7 @@ def _fields() -> Any:
 
 
 @pytest.mark.clause("GWI-20")
-async def test_every_source_of_a_trigger_is_told(tmp_path: Path) -> None:
+async def test_every_trigger_source_is_shown(tmp_path: Path) -> None:
     async with Engine(f"sqlite:{tmp_path / 't.db'}", sweep=False) as engine:
         for source in SOURCES:
             trigger = RunTrigger(type=source, ref="evt-9")
@@ -112,7 +112,7 @@ async def test_every_source_of_a_trigger_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.clause("GWI-20")
-def test_steps_checkpoints_and_idempotency_records_lie_below_it(tenure: Tenure) -> None:
+def test_the_document_has_steps_checkpoints_and_idempotency_records(tenure: Tenure) -> None:
     run = tenure(*CREATE, "--key", "k/1").out.strip()
     work({"n": 1}, once=True)
     step = tenure("runs", "show", run, *GWI, "--at", "steps/plan").json()
@@ -146,7 +146,7 @@ def test_steps_checkpoints_and_idempotency_records_lie_below_it(tenure: Tenure) 
     ]
 
 
-def test_any_profile_has_words_for_a_run(tenure: Tenure) -> None:
+def test_a_run_of_any_profile_has_a_document(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
     shown = tenure("runs", "show", run, "--profile", "delta-ci", "--json").json()
     assert (shown["run"]["status"], shown["run"]["shown"]) == ("queued", "QUEUED")
@@ -155,7 +155,7 @@ def test_any_profile_has_words_for_a_run(tenure: Tenure) -> None:
     assert "PROFILE_NOT_FOUND" in tenure("runs", "show", run, "--profile", "nobodys").err
 
 
-def test_what_has_no_document_is_refused(tenure: Tenure) -> None:
+def test_a_run_without_a_document_is_refused(tenure: Tenure) -> None:
     run = tenure(*CREATE).out.strip()
     other = tenure("runs", "show", run, "--profile", "delta-ci", "--json", "--at", "steps")
     assert other.code == 1

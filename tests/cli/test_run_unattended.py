@@ -26,7 +26,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def test_a_tool_that_is_not_here_is_refused_before_anything_is_begun(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_missing_tool_is_refused_before_the_run_starts(tenure: Tenure, tmp_path: Path) -> None:
     refused = tenure("run", "lonely.yaml")
     assert refused.code == 1
     assert "step 'send' needs the tool 'no_such_tool', which is not here" in refused.err
@@ -36,7 +36,7 @@ def test_a_tool_that_is_not_here_is_refused_before_anything_is_begun(tenure: Ten
 
 
 @pytest.mark.parametrize("quiet", [(), ("--no-watch",), ("--json",)])
-def test_what_it_waits_for_is_said_once_and_patience_ends(tenure: Tenure, quiet: tuple[str, ...]) -> None:
+def test_a_wait_is_reported_once_and_times_out(tenure: Tenure, quiet: tuple[str, ...]) -> None:
     ended = tenure("run", "alone.py:alone", "-i", "ask=true", "--wait-for", "1.5s", *quiet)
     (line,) = tenure("runs", "list", "--json").json()
     assert (ended.code, line["status"]) == (3, "waiting_approval")

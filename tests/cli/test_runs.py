@@ -39,7 +39,7 @@ def create(tenure: Tenure, plan: str = "plan.json", *more: str) -> str:
     return made.out.strip()
 
 
-def test_a_life_from_the_shell(tenure: Tenure) -> None:
+def test_a_run_is_controlled_from_the_shell(tenure: Tenure) -> None:
     run = create(
         tenure, "plan.json", "--profile", "delta-ci", "--label", "team=a", "--priority", "2", "--by", "ci"
     )
@@ -85,7 +85,7 @@ def test_a_life_from_the_shell(tenure: Tenure) -> None:
     assert tenure("doctor").code == 0
 
 
-def test_every_answer_is_there_for_programs(tenure: Tenure) -> None:
+def test_every_command_has_json_output(tenure: Tenure) -> None:
     made = tenure(
         "runs", "create", "--workflow", "w", "--plan", "plan.json", "--input", "[1]", "--by", "ci", "--json"
     ).json()
@@ -135,14 +135,14 @@ def test_every_answer_is_there_for_programs(tenure: Tenure) -> None:
     assert tenure("runs", "resume", run, "--json").json()["resume_count"] == 1
 
 
-def test_a_vote_that_is_not_enough_shows_in_the_history(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_vote_that_does_not_suffice_is_in_the_history(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "two.json").write_text('[{"name": "ok", "kind": "approval", "approval": {"people": 2}}]')
     run = create(tenure, "two.json", "--by", "ci")
     assert tenure("approvals", "approve", run).out == "requested: more people are needed\n"
     assert "said approved; more people are needed" in tenure("runs", "events", run).out
 
 
-def test_the_local_person_is_one_and_never_satisfies_a_gate_for_two(tenure: Tenure, tmp_path: Path) -> None:
+def test_the_local_user_cannot_satisfy_a_two_person_rule(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "two.json").write_text('[{"name": "ok", "kind": "approval", "approval": {"people": 2}}]')
     mine = create(tenure, "two.json")
     assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", mine).err
@@ -157,7 +157,7 @@ def test_the_local_person_is_one_and_never_satisfies_a_gate_for_two(tenure: Tenu
     assert tenure("runs", "why", run).out.count("1 of 2") == 1
 
 
-def test_the_local_person_is_in_no_group(tenure: Tenure, tmp_path: Path) -> None:
+def test_the_local_user_is_in_no_group(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "ours.json").write_text(
         '[{"name": "ok", "kind": "approval", "approval": {"group": "release"}}]'
     )
@@ -229,7 +229,7 @@ def test_a_bad_plan_is_refused_with_its_place(
     assert "What to do:" in refused.err
 
 
-def test_unknown_runs_steps_and_profiles(tenure: Tenure) -> None:
+def test_unknown_runs_steps_and_profiles_are_reported(tenure: Tenure) -> None:
     create(tenure, "one.json")
     nobody = "run_2026-02-14_080000_abc123"
     for words in (
@@ -270,11 +270,11 @@ def test_unknown_runs_steps_and_profiles(tenure: Tenure) -> None:
         ("runs", "show"),
     ],
 )
-def test_a_wrong_use_ends_with_2(tenure: Tenure, words: tuple[str, ...]) -> None:
+def test_a_usage_error_exits_with_2(tenure: Tenure, words: tuple[str, ...]) -> None:
     assert tenure(*words).code == 2
 
 
-def test_a_database_that_cannot_be_used_says_so(
+def test_an_unusable_database_is_reported(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(code: str, *words: str) -> None:
@@ -308,7 +308,7 @@ def test_a_database_that_cannot_be_used_says_so(
     refused("STORE_TOO_NEW", "runs", "create", "--workflow", "w", "--plan", "one.json")
 
 
-def test_a_locked_file_is_waited_for(tenure: Tenure, tmp_path: Path) -> None:
+def test_commands_wait_for_a_locked_file(tenure: Tenure, tmp_path: Path) -> None:
     run = create(tenure, "one.json")
     locker = apsw.Connection(str(tmp_path / "tenure.db"))
     locker.execute("begin immediate")
@@ -325,7 +325,7 @@ def test_a_locked_file_is_waited_for(tenure: Tenure, tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
 
 
-def test_the_same_on_postgres(tenure: Tenure, postgres_dsn: str) -> None:
+def test_a_run_is_controlled_from_the_shell_on_postgres(tenure: Tenure, postgres_dsn: str) -> None:
     refused = tenure("runs", "create", "--workflow", "w", "--plan", "one.json", "--db", postgres_dsn)
     assert "error STORE_NOT_MIGRATED" in refused.err, "only a file is made by itself"
     assert tenure("migrate", "--db", postgres_dsn).code == 0

@@ -17,7 +17,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def test_a_schedule_from_the_shell(tenure: Tenure) -> None:
+def test_a_schedule_is_managed_from_the_shell(tenure: Tenure) -> None:
     made = tenure(
         *NIGHTLY, "--zone", "Europe/Berlin", "--catch-up", "all", "--label", "team=a", "--by", "ada"
     )
@@ -47,7 +47,7 @@ def test_a_schedule_from_the_shell(tenure: Tenure) -> None:
     assert tenure("doctor").code == 0
 
 
-def test_every_command_speaks_json(tenure: Tenure) -> None:
+def test_every_command_prints_json(tenure: Tenure) -> None:
     made = tenure(*NIGHTLY, "--input", '{"a": 1}', "--pass-slot", "--json").json()
     assert made["name"] == "nightly"
     assert [step["name"] for step in made["plan"]] == ["build", "ship"]
@@ -64,7 +64,7 @@ def test_every_command_speaks_json(tenure: Tenure) -> None:
     assert tenure("schedule", "delete", "nightly", "--json").json() == {"deleted": "nightly"}
 
 
-def test_a_workflow_in_python_and_a_file_are_scheduled_as_they_are(tenure: Tenure, tmp_path: Path) -> None:
+def test_python_workflows_and_workflow_files_can_be_scheduled(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "night.py").write_text(
         "import tenure\n@tenure.workflow(name='night.report', version='3')\n"
         "async def report(day: int, slot: str) -> None: ...\n"
@@ -91,7 +91,7 @@ def test_a_workflow_in_python_and_a_file_are_scheduled_as_they_are(tenure: Tenur
 
 
 @pytest.mark.parametrize("command", ["show", "pause", "unpause", "trigger", "delete", "next"])
-def test_a_schedule_that_is_not_there(tenure: Tenure, command: str) -> None:
+def test_a_missing_schedule_is_reported(tenure: Tenure, command: str) -> None:
     assert tenure("migrate").code == 0
     refused = tenure("schedule", command, "nobody", "--json")
     assert refused.code == 1
@@ -113,15 +113,13 @@ def test_a_schedule_that_is_not_there(tenure: Tenure, command: str) -> None:
         (("--cron", " "), 2, "it is empty"),
     ],
 )
-def test_a_schedule_that_makes_no_sense_is_refused(
-    tenure: Tenure, more: tuple[str, ...], code: int, said: str
-) -> None:
+def test_an_invalid_schedule_is_refused(tenure: Tenure, more: tuple[str, ...], code: int, said: str) -> None:
     refused = tenure(*NIGHTLY, *more)
     assert refused.code == code
     assert said in " ".join(refused.err.split())
 
 
-def test_a_name_is_given_once(tenure: Tenure) -> None:
+def test_a_schedule_name_is_unique(tenure: Tenure) -> None:
     assert tenure(*NIGHTLY).code == 0
     refused = tenure(*NIGHTLY)
     assert refused.code == 1
@@ -129,6 +127,6 @@ def test_a_name_is_given_once(tenure: Tenure) -> None:
     assert tenure(*NIGHTLY, "--tenant", "other").code == 0
 
 
-def test_help_explains_the_form(tenure: Tenure) -> None:
+def test_help_explains_the_cron_format(tenure: Tenure) -> None:
     told = tenure("schedule", "--help").out
     assert "minute hour day-of-month month day-of-week" in " ".join(told.split())

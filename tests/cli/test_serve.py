@@ -64,7 +64,7 @@ def held(address: str) -> socket.socket:
     return connection
 
 
-def test_serve_says_where_it_is_in_json_and_ends_in_peace(tmp_path: Path) -> None:
+def test_serve_prints_its_address_as_json_and_stops_cleanly(tmp_path: Path) -> None:
     with served(tmp_path) as (running, address):
         assert httpx.get(f"{address}/healthz").json() == {"status": "ok"}
         assert httpx.get(f"{address}/readyz").json() == {"status": "ready"}
@@ -74,7 +74,7 @@ def test_serve_says_where_it_is_in_json_and_ends_in_peace(tmp_path: Path) -> Non
     assert (tmp_path / "tenure.db").exists()
 
 
-def test_a_request_that_is_under_way_is_finished_before_the_server_ends(tmp_path: Path) -> None:
+def test_a_running_request_is_finished_before_the_server_stops(tmp_path: Path) -> None:
     with served(tmp_path) as (running, address), held(address) as connection:
         running.send_signal(signal.SIGTERM)
         assert running.stdout is not None
@@ -86,7 +86,7 @@ def test_a_request_that_is_under_way_is_finished_before_the_server_ends(tmp_path
     assert running.returncode == 0
 
 
-def test_the_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+def test_the_second_signal_stops_the_server_immediately(tmp_path: Path) -> None:
     with served(tmp_path) as (running, address), held(address):
         running.send_signal(signal.SIGTERM)
         assert running.stdout is not None
@@ -124,7 +124,7 @@ asyncio.run(main())
 @pytest.mark.parametrize(
     "arguments", [("--host", "0.0.0.0"), ("--host", "::"), ("--tls-cert", "cert.pem")], ids=str
 )
-def test_beyond_this_machine_it_needs_tls_or_a_proxy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_listening_beyond_loopback_needs_tls_or_a_proxy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     refused = subprocess.run(
         words("serve", *arguments), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
@@ -134,7 +134,7 @@ def test_beyond_this_machine_it_needs_tls_or_a_proxy(tmp_path: Path, arguments: 
     assert list(tmp_path.iterdir()) == [], "nothing was begun"
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -156,7 +156,7 @@ TLS = Path(__file__).with_name("tls")
 """A certificate for localhost that only these tests trust, and its key; good for a hundred years."""
 
 
-def test_it_speaks_tls(tmp_path: Path) -> None:
+def test_the_server_serves_tls(tmp_path: Path) -> None:
     for name in ("cert.pem", "key.pem"):
         shutil.copy(TLS / name, tmp_path / name)
     with served(tmp_path, "--tls-cert", "cert.pem", "--tls-key", "key.pem") as (_, address):
@@ -175,7 +175,7 @@ def test_it_speaks_tls(tmp_path: Path) -> None:
     assert "LISTEN_REFUSED" in refused.stderr
 
 
-def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> None:
     refused = subprocess.run(
         [sys.executable, "-c", NO_SERVER, "serve"],
         cwd=tmp_path,
@@ -225,7 +225,7 @@ def test_dev_shows_the_first_keys_once_and_they_work(tmp_path: Path) -> None:
         assert not any(key.split("_", 2)[2].encode() in body for key in keys), "only their hashes are kept"
 
 
-def test_what_dev_has_started_ends_with_it_also_when_it_is_killed(tmp_path: Path) -> None:
+def test_processes_of_dev_end_with_it_even_when_it_is_killed(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(app("shop"))
     with subprocess.Popen(
         words("dev", "shop", "--port", "0", "--grace", "1s"), cwd=tmp_path, stderr=subprocess.PIPE, text=True

@@ -100,7 +100,7 @@ def site(tenure: Tenure, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
             worker.wait(30)
 
 
-def test_the_whole_life_of_a_run_by_commands_over_a_server(
+def test_a_run_is_controlled_over_a_server(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with site(tenure, tmp_path, monkeypatch) as address:
@@ -130,7 +130,7 @@ def test_the_whole_life_of_a_run_by_commands_over_a_server(
         assert (elsewhere.code, "exclude each other" in elsewhere.err) == (1, True)
 
 
-def test_people_events_files_and_schedules_over_a_server(
+def test_approvals_signals_files_and_schedules_work_over_a_server(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with site(tenure, tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_people_events_files_and_schedules_over_a_server(
         assert tenure("schedule", "list").out == "no schedules\n"
 
 
-def test_tenants_people_clients_and_keys_over_a_server(
+def test_tenants_people_clients_and_keys_are_managed_over_a_server(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "operator.key").write_text(tenure("keys", "create", "--operator").out)
@@ -231,7 +231,7 @@ def test_tenants_people_clients_and_keys_over_a_server(
         assert (stranger.code, "FORBIDDEN" in stranger.err) == (1, True)
 
 
-def test_a_key_that_is_not_there_and_a_command_that_needs_a_database_are_told(
+def test_a_missing_key_and_a_command_that_needs_a_database_are_reported(
     tenure: Tenure, tmp_path: Path
 ) -> None:
     missing = tenure("runs", "list", "--server", "http://127.0.0.1:9", "--key-file", "nowhere")

@@ -21,7 +21,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def test_runs_show_the_timeline_and_the_history_say_skipped_and_why(tenure: Tenure) -> None:
+def test_show_timeline_and_history_explain_skipped_steps(tenure: Tenure) -> None:
     ran = tenure("run", "w.yaml")
     assert ran.code == 0, ran.err
     (line,) = tenure("runs", "list", "--json").json()

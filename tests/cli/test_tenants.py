@@ -20,7 +20,7 @@ def fed(tenure: Tenure, monkeypatch: pytest.MonkeyPatch, text: str, *arguments: 
     return tenure(*arguments)
 
 
-def test_a_tenant_its_people_and_its_programs(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tenant_gets_people_and_clients(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tenure("tenants", "create", "acme", "--name", "Acme Ltd")
     assert made.code == 0, made.err
     assert "Acme Ltd" in made.out
@@ -59,7 +59,7 @@ def test_a_tenant_its_people_and_its_programs(tenure: Tenure, monkeypatch: pytes
     assert tenure("doctor").code == 0
 
 
-def test_people_and_clients_change_and_go(tenure: Tenure) -> None:
+def test_people_and_clients_are_changed_and_closed(tenure: Tenure) -> None:
     tenure("tenants", "create", "default")
     tenure("people", "create", "ada", "--name", "Ada", "--role", "viewer", "--group", "a")
     tenure("clients", "create", "ci", "--role", "viewer", "--owner", "ada")
@@ -76,7 +76,7 @@ def test_people_and_clients_change_and_go(tenure: Tenure) -> None:
     assert (refused.code, "INVALID_INPUT" in refused.err) == (1, True)
 
 
-def test_the_operators_key_and_the_tenants_limits(tenure: Tenure) -> None:
+def test_the_operator_sets_the_limits_of_a_tenant(tenure: Tenure) -> None:
     made = tenure("keys", "create", "--operator", "--json").json()
     assert (made["owner_kind"], made["key"][:3]) == ("operator", "tn_")
     assert tenure("keys", "list", "--operator", "--json").json()[0]["id"] == made["id"]
@@ -127,13 +127,15 @@ def test_the_operators_key_and_the_tenants_limits(tenure: Tenure) -> None:
         (("tenants", "caps", "default", "--weight", "0"), 2, "--weight"),
     ],
 )
-def test_what_cannot_be_is_refused(tenure: Tenure, arguments: tuple[str, ...], code: int, told: str) -> None:
+def test_invalid_requests_are_refused(
+    tenure: Tenure, arguments: tuple[str, ...], code: int, told: str
+) -> None:
     tenure("tenants", "create", "default")
     done = tenure(*arguments)
     assert (done.code, told in done.err) == (code, True), done.err
 
 
-def test_secrets_go_to_new_files_that_only_their_owner_reads(
+def test_secrets_are_written_to_new_files_with_mode_0600(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenure("tenants", "create", "default")

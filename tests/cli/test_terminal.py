@@ -74,7 +74,7 @@ class Terminal:
         return bool(data)
 
 
-def test_an_approval_is_answered_where_the_run_is_watched(tenure: Tenure, tmp_path: Path) -> None:
+def test_an_approval_can_be_answered_while_watching_the_run(tenure: Tenure, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "run", "desk.py:desk", "-i", "ask=true")
     terminal.until("Approve? [y/n, Enter: later]")
     assert "Deploy app:main?" in terminal.seen
@@ -91,7 +91,7 @@ def test_an_approval_is_answered_where_the_run_is_watched(tenure: Tenure, tmp_pa
     assert tenure("doctor").code == 0
 
 
-def test_a_no_comes_with_its_reason_and_fails_the_run(tenure: Tenure, tmp_path: Path) -> None:
+def test_a_rejection_with_a_reason_fails_the_run(tenure: Tenure, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "run", "desk.py:desk", "-i", "ask=true")
     terminal.until("Approve?")
     terminal.type("n")
@@ -103,9 +103,7 @@ def test_a_no_comes_with_its_reason_and_fails_the_run(tenure: Tenure, tmp_path: 
     assert line["status"] == "failed"
 
 
-def test_a_question_left_for_later_is_answered_elsewhere_or_the_run_is_left(
-    tenure: Tenure, tmp_path: Path
-) -> None:
+def test_a_postponed_approval_can_be_answered_elsewhere(tenure: Tenure, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "run", "desk.py:desk", "-i", "ask=true", "--by", f"uid:{os.getuid()}")
     terminal.until("Approve?")
     terminal.type("y")
@@ -115,7 +113,7 @@ def test_a_question_left_for_later_is_answered_elsewhere_or_the_run_is_left(
     assert terminal.end() == 1
 
 
-def test_somebody_else_is_faster(tenure: Tenure, tmp_path: Path) -> None:
+def test_an_approval_answered_elsewhere_closes_the_prompt(tenure: Tenure, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "run", "desk.py:desk", "-i", "ask=true")
     terminal.until("Approve?")
     (line,) = tenure("runs", "list", "--json").json()
@@ -124,7 +122,7 @@ def test_somebody_else_is_faster(tenure: Tenure, tmp_path: Path) -> None:
     assert "another person has answered" in terminal.seen
 
 
-def test_ctrl_c_at_the_question_leaves_the_run(tenure: Tenure, tmp_path: Path) -> None:
+def test_ctrl_c_at_the_prompt_leaves_the_run(tenure: Tenure, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, "run", "desk.py:desk", "-i", "ask=true")
     terminal.until("Approve?")
     terminal.process.send_signal(2)

@@ -133,12 +133,12 @@ def place() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_command_sees_nothing_of_its_worker(place: Path, user: str) -> None:
+def test_a_command_cannot_see_its_worker(place: Path, user: str) -> None:
     assert Scene(place, user).got(None) == set()
 
 
 @pytest.mark.parametrize("user", [user for user in USERS if user != "root-as-nobody"])
-def test_the_attack_gets_it_all_where_nothing_is_kept_apart(place: Path, user: str) -> None:
+def test_without_confinement_the_attack_succeeds(place: Path, user: str) -> None:
     """So that the test above could fail. (A fork keeps the environment that its process was executed with: see below.)"""
     assert EVERYTHING - Scene(place, user).got(UNCONFINED) <= {"environ"}
 
@@ -238,13 +238,13 @@ class LateScene:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_secret_that_is_made_or_replaced_while_a_command_runs_stays_hidden(place: Path, user: str) -> None:
+def test_a_secret_created_or_replaced_while_a_command_runs_stays_hidden(place: Path, user: str) -> None:
     scene = LateScene(place, user)
     assert scene.got(scene.work) == ([], "")
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_secret_that_is_replaced_in_a_working_folder_is_told(place: Path, user: str) -> None:
+def test_a_secret_replaced_in_a_working_folder_is_reported(place: Path, user: str) -> None:
     """In the folder that a command works in, what is put there later can be seen: the command itself puts files there."""
     scene = LateScene(place, user)
     got, told = scene.got(place)
@@ -279,7 +279,7 @@ def confined(place: Path, user: str, text: str, cwd: Path, *hide: Path) -> dict[
 
 
 @pytest.mark.parametrize("user", [user for user in USERS if user != "root-as-nobody"])
-def test_what_lies_beside_a_secret_can_be_used_as_before(place: Path, user: str) -> None:
+def test_files_next_to_a_secret_stay_usable(place: Path, user: str) -> None:
     for name in ("work", "beside", "a folder"):
         (place / name).mkdir()
     (place / "beside" / "file").write_text("old")
@@ -313,7 +313,7 @@ def test_what_lies_beside_a_secret_can_be_used_as_before(place: Path, user: str)
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_working_folder_in_something_hidden_is_all_that_is_left_of_it(place: Path, user: str) -> None:
+def test_only_the_working_folder_of_a_hidden_folder_is_visible(place: Path, user: str) -> None:
     """As where PostgreSQL's socket lies in /tmp and a command works below /tmp."""
     work = place / "hidden" / "deep" / "work"
     work.mkdir(parents=True)
@@ -333,7 +333,7 @@ def test_a_working_folder_in_something_hidden_is_all_that_is_left_of_it(place: P
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
-def test_a_folder_that_a_user_may_not_look_into_stays_closed(place: Path) -> None:
+def test_a_folder_that_the_user_cannot_read_stays_unreadable(place: Path) -> None:
     closed = place / "closed"
     closed.mkdir(mode=0o700)
     for name in ("key.pem", "other"):
@@ -347,7 +347,7 @@ def test_a_folder_that_a_user_may_not_look_into_stays_closed(place: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["namespaces", "none"])
-async def test_the_environment_of_a_worker_is_not_a_commands(kind: str, tmp_path: Path) -> None:
+async def test_a_command_does_not_get_the_environment_of_its_worker(kind: str, tmp_path: Path) -> None:
     """With a worker that was executed with its secrets, as workers are."""
     del tmp_path
     script = (
@@ -365,7 +365,7 @@ async def test_the_environment_of_a_worker_is_not_a_commands(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_names_that_are_no_text_beside_a_secret_stop_no_command(place: Path, user: str) -> None:
+def test_file_names_that_are_not_utf_8_do_not_stop_a_command(place: Path, user: str) -> None:
     (place / "keys").mkdir()
     (place / "keys" / "key").write_text(MARK)
     (place / "keys" / os.fsdecode(b"beside-\xff")).write_text("beside")
@@ -376,7 +376,7 @@ def test_names_that_are_no_text_beside_a_secret_stop_no_command(place: Path, use
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_link_above_a_secret_stays_what_it_was_while_a_command_runs(place: Path, user: str) -> None:
+def test_a_link_above_a_secret_is_unchanged_while_a_command_runs(place: Path, user: str) -> None:
     for number in (1, 2):
         (place / "releases" / str(number)).mkdir(parents=True)
         (place / "releases" / str(number) / "secret").write_text(f"{MARK}-{number}" if number == 2 else "old")
@@ -401,7 +401,7 @@ def test_a_link_above_a_secret_stays_what_it_was_while_a_command_runs(place: Pat
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_link_that_nobody_has_touched_is_not_said_to_be_new(place: Path, user: str) -> None:
+def test_an_untouched_link_is_not_reported(place: Path, user: str) -> None:
     for name in ("one", "two", "three", "four"):
         (place / f"{name}.secret").write_text(MARK)
         (place / name).symlink_to(f"{name}.secret")
@@ -411,7 +411,7 @@ def test_a_link_that_nobody_has_touched_is_not_said_to_be_new(place: Path, user:
     assert (found["stdout"], found["stderr_tail"]) == ("done", "")
 
 
-async def test_a_worker_with_thousands_of_secrets_starts_commands(tmp_path: Path) -> None:
+async def test_a_worker_with_thousands_of_secrets_can_start_commands(tmp_path: Path) -> None:
     """One argument of a process has room for 128 KiB."""
     secrets = tmp_path / "secrets"
     secrets.mkdir()
@@ -424,7 +424,7 @@ async def test_a_worker_with_thousands_of_secrets_starts_commands(tmp_path: Path
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can be another user")
-def test_without_namespaces_another_user_keeps_private_files_and_refuses_open_ones(place: Path) -> None:
+def test_without_namespaces_another_user_protects_private_files(place: Path) -> None:
     scene = Scene(place, "root-as-nobody")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(private_files, "_hidden", {})
@@ -542,9 +542,7 @@ OWNERS = (
 
 @pytest.mark.parametrize(("user", "owner"), OWNERS)
 @pytest.mark.parametrize("hidden", ["beside", "above"])
-def test_a_command_cannot_change_what_the_next_launcher_is_made_of(
-    place: Path, user: str, owner: str, hidden: str
-) -> None:
+def test_a_command_cannot_change_the_next_launcher(place: Path, user: str, owner: str, hidden: str) -> None:
     """As somebody who owns the installation too; with secrets beside and in it, and with the working folder in something hidden."""
     there = Installed(place, NOBODY.pw_uid if owner == "nobody" else os.getuid())
     beside = [place / "home" / "token", there.app / "keys" / "key", there.venv / "secret"]
@@ -570,7 +568,7 @@ def test_a_command_cannot_change_what_the_next_launcher_is_made_of(
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root can mount something beforehand")
 @pytest.mark.parametrize("user", USERS)
-def test_what_is_mounted_in_an_installation_is_kept_too(place: Path, user: str) -> None:
+def test_mounts_inside_the_installation_are_read_only_too(place: Path, user: str) -> None:
     """With flags that nobody may take away in a user namespace."""
     there = Installed(place, NOBODY.pw_uid)
     mounted = there.venv / "mounted here"
@@ -592,7 +590,7 @@ def test_what_is_mounted_in_an_installation_is_kept_too(place: Path, user: str) 
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_a_command_cannot_move_a_secret_to_where_the_next_one_sees_it(place: Path, user: str) -> None:
+def test_a_command_cannot_move_a_secret_to_a_visible_place(place: Path, user: str) -> None:
     (place / "deploy" / "new" / "keys").mkdir(parents=True)
     (place / "work").mkdir()
     secret = place / "deploy" / "new" / "keys" / "key"
@@ -606,7 +604,7 @@ def test_a_command_cannot_move_a_secret_to_where_the_next_one_sees_it(place: Pat
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_variables_of_a_command_are_not_its_launchers(place: Path, user: str) -> None:
+def test_the_variables_of_a_command_do_not_reach_its_launcher(place: Path, user: str) -> None:
     """The loader would do what they say before there is any confinement."""
     there = Installed(place, os.getuid())
     env = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{place}/free/loaded", "PLAIN": "given"}
@@ -653,7 +651,7 @@ async def run(text: str, **how: Any) -> CommandResult:
     )
 
 
-async def test_a_command_ends_as_it_ended_and_what_it_left_is_gone() -> None:
+async def test_the_processes_of_a_command_end_with_it() -> None:
     assert (await run("exit 7")).exit_code == 7
     assert (await run("kill -9 $$")).exit_code == -9
     assert (await run("echo out; echo err >&2")).output() == {
@@ -670,7 +668,7 @@ async def test_a_command_ends_as_it_ended_and_what_it_left_is_gone() -> None:
     )
 
 
-async def test_a_command_is_told_to_end_and_has_its_grace() -> None:
+async def test_a_command_gets_a_grace_period() -> None:
     lines, cancel = Lines(), asyncio.Event()
     text = "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.01; done"
     task = asyncio.create_task(run(text, cancel=cancel, on_line=lines))
@@ -680,7 +678,7 @@ async def test_a_command_is_told_to_end_and_has_its_grace() -> None:
     assert (ended.canceled, ended.stdout) == (True, "ready\nbye")
 
 
-async def test_a_canceled_task_leaves_nothing_of_its_command() -> None:
+async def test_a_canceled_task_leaves_no_process() -> None:
     lines = Lines()
     task = asyncio.create_task(run(f"setsid sleep {NAPS} & echo ready; wait", on_line=lines))
     await until(lambda: ("stdout", "ready") in lines.seen)
@@ -713,7 +711,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nowhere")
-async def test_a_worker_refuses_commands_that_it_cannot_keep_apart_unless_that_is_allowed(
+async def test_a_worker_refuses_commands_that_it_cannot_confine_by_default(
     tmp_path: Path,
 ) -> None:
     async with Engine(str(tmp_path / "tenure.db")) as engine:
@@ -724,7 +722,7 @@ async def test_a_worker_refuses_commands_that_it_cannot_keep_apart_unless_that_i
             assert worker.confinement == UNCONFINED
 
 
-def test_an_unconfined_worker_is_at_least_not_dumpable() -> None:
+def test_an_unconfined_worker_is_not_dumpable() -> None:
     def work() -> int:
         confinement._be_undumpable()
         return int(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
@@ -732,7 +730,7 @@ def test_an_unconfined_worker_is_at_least_not_dumpable() -> None:
     assert apart(work, uid=None, env={}) == 0
 
 
-def test_a_user_that_is_not_there_is_refused() -> None:
+def test_an_unknown_user_is_refused() -> None:
     with pytest.raises(TenureError, match="INVALID_INPUT"):
         choose_confinement("no-such-user")
 
@@ -740,7 +738,7 @@ def test_a_user_that_is_not_there_is_refused() -> None:
 # ------------------------------------------------------------------------------------------- from the shell
 
 
-def test_a_worker_from_the_shell_keeps_commands_apart_and_says_how(place: Path) -> None:
+def test_a_worker_from_the_shell_confines_commands_and_reports_it(place: Path) -> None:
     """With its database, a secret in its environment and a folder of secrets, as it is started on a server."""
     (place / "secrets").mkdir()
     (place / "secrets" / "token").write_text(MARK)

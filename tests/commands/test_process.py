@@ -70,7 +70,7 @@ async def started(
     await until(lambda: not any(map(is_alive, lines.pids())))
 
 
-async def test_a_command_that_succeeds_has_its_output() -> None:
+async def test_a_successful_command_returns_its_output() -> None:
     lines = Lines()
     result = await run_command(shell("echo one; echo two; echo hm >&2"), on_line=lines)
     assert result.ok
@@ -79,14 +79,14 @@ async def test_a_command_that_succeeds_has_its_output() -> None:
     assert ("stderr", "hm") in lines.seen
 
 
-async def test_a_command_that_fails_says_how_with_the_end_of_its_output() -> None:
+async def test_a_failed_command_shows_the_end_of_its_output() -> None:
     result = await run_command(shell("echo working; echo no such image >&2; exit 3"))
     assert not result.ok
     assert (result.code, result.exit_code) == ("COMMAND_FAILED", 3)
     assert result.message == "sh ended with exit code 3\nno such image"
 
 
-async def test_a_command_that_a_signal_ends_has_failed() -> None:
+async def test_a_command_ended_by_a_signal_has_failed() -> None:
     result = await run_command(shell("kill -9 $$"))
     assert (result.code, result.exit_code, result.message) == (
         "COMMAND_FAILED",
@@ -104,7 +104,7 @@ async def test_a_command_that_a_signal_ends_has_failed() -> None:
         (ResolvedCommand(argv=("true",), cwd="/no/such/folder"), 127, "true cannot be started in /no/such/folder: No such"),
     ],
 )  # fmt: skip
-async def test_a_command_that_cannot_begin_has_failed(
+async def test_a_command_that_cannot_start_has_failed(
     work: ResolvedCommand, exit_code: int, said: str
 ) -> None:
     result = await run_command(work)
@@ -112,14 +112,14 @@ async def test_a_command_that_cannot_begin_has_failed(
     assert result.message.startswith(said)
 
 
-async def test_arguments_are_given_to_no_shell(tmp_path: Path) -> None:
+async def test_arguments_do_not_pass_through_a_shell(tmp_path: Path) -> None:
     word = f"$(touch {tmp_path}/x); `touch {tmp_path}/x` && $HOME *"
     result = await run_command(ResolvedCommand(argv=("printf", "%s", word)))
     assert result.stdout == word
     assert os.listdir(tmp_path) == []
 
 
-async def test_a_workers_secrets_are_not_a_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_does_not_get_the_secrets_of_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKER_SECRET", "s3cret")
     result = await run_command(ResolvedCommand(argv=("env",), env={"REF": "main", "LANG": "C"}))
     names = {line.partition("=")[0] for line in result.stdout.splitlines()}
@@ -128,17 +128,17 @@ async def test_a_workers_secrets_are_not_a_commands(monkeypatch: pytest.MonkeyPa
     assert "LANG=C" in result.stdout.splitlines()
 
 
-def test_the_environment_has_a_path_in_any_case() -> None:
+def test_the_environment_always_has_a_path() -> None:
     assert environment({}, {"SECRET": "x"}) == {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
     assert environment({"HOME": "/a"}, {"HOME": "/b", "PATH": "/c"})["HOME"] == "/a"
 
 
-async def test_a_command_starts_where_it_is_told_and_reads_nothing() -> None:
+async def test_a_command_starts_in_its_folder_without_input() -> None:
     result = await run_command(shell("pwd -P; cat", cwd="/"))
     assert result.stdout == "/"
 
 
-async def test_an_output_in_json_is_a_value() -> None:
+async def test_json_output_is_parsed() -> None:
     result = await run_command(shell("""echo '{"image": "a:1", "n": [1]}'""", output="json"))
     assert result.ok
     assert result.output() == {
@@ -149,14 +149,14 @@ async def test_an_output_in_json_is_a_value() -> None:
     }
 
 
-async def test_an_output_that_should_have_been_json_fails_the_step() -> None:
+async def test_invalid_json_output_fails_the_step() -> None:
     result = await run_command(shell("echo done", output="json"))
     assert result.code == "COMMAND_FAILED"
     assert result.message.startswith("sh must print JSON: ")
     assert result.message.endswith("\ndone")
 
 
-async def test_of_much_output_the_end_is_kept_and_every_line_is_handed_on() -> None:
+async def test_long_output_is_cut_to_its_end_and_every_line_is_logged() -> None:
     lines = Lines()
     result = await run_command(
         python("for i in range(60_000): print(f'line {i}')\nimport sys; sys.stderr.write('x' * 300_000)"),
@@ -171,7 +171,7 @@ async def test_of_much_output_the_end_is_kept_and_every_line_is_handed_on() -> N
     assert sum(len(line) for stream, line in lines.seen if stream == "stderr") == 300_000
 
 
-async def test_an_output_fits_a_payload_whatever_it_is_made_of() -> None:
+async def test_output_of_any_bytes_fits_a_payload() -> None:
     result = await run_command(
         python(
             "import sys; sys.stdout.buffer.write(bytes([1]) * 200_000); sys.stderr.buffer.write(b'\\xff' * 200_000)"
@@ -182,7 +182,7 @@ async def test_an_output_fits_a_payload_whatever_it_is_made_of() -> None:
     assert len(msgspec.json.encode(result.output())) <= PAYLOAD_BYTES_MAX
 
 
-async def test_a_canceled_command_is_asked_to_end() -> None:
+async def test_a_canceled_command_gets_sigterm() -> None:
     work = shell("trap 'echo bye; exit 0' TERM; echo $$; while :; do sleep 0.05; done")
     async with started(work, pids=1) as (_, cancel, task):
         cancel.set()
@@ -213,14 +213,14 @@ async def test_a_timeout_kills_children_and_grandchildren_that_ignore_term() -> 
     assert result.message.startswith("sh was stopped after 1 s")
 
 
-async def test_what_a_command_leaves_behind_ends_with_it() -> None:
+async def test_background_processes_end_with_their_command() -> None:
     work = shell("(trap '' TERM; while :; do sleep 0.05; done) & echo $!; exit 0")
     async with started(work, pids=1) as (_, _, task):
         result = await task
     assert result.ok
 
 
-async def test_a_daemon_that_left_its_group_does_not_hold_the_step(tmp_path: Path) -> None:
+async def test_a_daemon_outside_of_the_group_does_not_block_the_step(tmp_path: Path) -> None:
     daemon = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
     work = shell(
         f'"$PYTHON" -c "{daemon}" & while [ ! -s pid ]; do sleep 0.02; done', env={"PYTHON": sys.executable}
@@ -231,7 +231,7 @@ async def test_a_daemon_that_left_its_group_does_not_hold_the_step(tmp_path: Pat
     assert result.ok
 
 
-async def test_a_task_that_is_canceled_leaves_no_process() -> None:
+async def test_a_canceled_task_leaves_no_process() -> None:
     work = shell("trap '' TERM; echo $$; while :; do sleep 0.05; done")
     async with started(work, pids=1) as (_, _, task):
         task.cancel()
@@ -239,14 +239,14 @@ async def test_a_task_that_is_canceled_leaves_no_process() -> None:
             await task
 
 
-async def test_a_cancel_that_came_first_stops_a_command_at_once() -> None:
+async def test_an_early_cancel_stops_the_command_immediately() -> None:
     cancel = asyncio.Event()
     cancel.set()
     result = await run_command(shell("while :; do sleep 0.05; done"), cancel=cancel)
     assert result.canceled
 
 
-async def test_a_fault_of_the_listener_is_its_owners_and_holds_up_no_command() -> None:
+async def test_an_error_in_the_log_callback_does_not_block_the_command() -> None:
     def broken(stream: str, line: str) -> None:
         raise RuntimeError("full")
 

@@ -100,7 +100,7 @@ async def acting(place: Place, **how: Any) -> AsyncIterator[Acting]:
 
 
 @pytest.mark.clause("GOV-04")
-async def test_an_action_is_receipted_before_and_after_its_call(place: Place) -> None:
+async def test_an_action_has_a_receipt_before_and_after_its_call(place: Place) -> None:
     """I36."""
     async with acting(place) as w:
         lease = await w.begin()
@@ -119,7 +119,7 @@ async def test_an_action_is_receipted_before_and_after_its_call(place: Place) ->
 
 @pytest.mark.clause("GOV-14")
 @pytest.mark.clause("GOV-15")
-async def test_a_key_is_one_effect_of_a_tenant_whoever_asks(place: Place) -> None:
+async def test_a_key_means_one_effect_per_tenant(place: Place) -> None:
     """I37: open it is busy, done it is reused, taken back it is free."""
     async with acting(place) as w:
         first, second = await w.begin(), await w.begin()
@@ -141,9 +141,7 @@ async def test_a_key_is_one_effect_of_a_tenant_whoever_asks(place: Place) -> Non
 
 
 @pytest.mark.parametrize("orchestrators", [1, 2])
-async def test_of_many_who_want_a_key_at_once_one_gets_it_and_nobody_else_is_harmed(
-    place: Place, orchestrators: int
-) -> None:
+async def test_one_of_many_concurrent_actions_gets_the_key(place: Place, orchestrators: int) -> None:
     """GOV-14, I37: also in one commit, and from two processes."""
     async with acting(place, orchestrators=orchestrators) as w:
         leases = [await w.begin() for _ in range(6)]
@@ -157,7 +155,7 @@ async def test_of_many_who_want_a_key_at_once_one_gets_it_and_nobody_else_is_har
         assert sorted(reply.state for reply in replies) == ["busy"] * 5 + ["call"]
 
 
-async def test_what_is_changed_by_others_holds_from_the_next_commit_on(place: Place) -> None:
+async def test_policy_changes_apply_from_the_next_commit(place: Place) -> None:
     """I40: policy, freezes and caps are read in the transaction that intends, also where the run is known by heart."""
     async with acting(place) as w:
         lease = await w.begin()
@@ -174,7 +172,7 @@ async def test_what_is_changed_by_others_holds_from_the_next_commit_on(place: Pl
 
 
 @pytest.mark.clause("GOV-12")
-async def test_a_workflow_may_lower_how_many_writes_its_runs_make(place: Place) -> None:
+async def test_a_workflow_may_lower_the_write_limit_of_its_runs(place: Place) -> None:
     """I46."""
     caps = [Cap("acme", "", max_writes_per_run=9), Cap("acme", "wf:flow", max_writes_per_run=2)]
     async with acting(place, caps=caps) as w:
@@ -191,7 +189,9 @@ async def test_a_workflow_may_lower_how_many_writes_its_runs_make(place: Place) 
 
 
 @pytest.mark.parametrize("meanwhile", ["nothing", "closed", "left"])
-async def test_an_approval_counts_while_whoever_gave_it_still_may(place: Place, meanwhile: str) -> None:
+async def test_an_approval_counts_only_while_its_approver_keeps_the_right(
+    place: Place, meanwhile: str
+) -> None:
     """I42, I43."""
     async with acting(place) as w:
         lease = await w.begin()
@@ -213,7 +213,7 @@ async def test_an_approval_counts_while_whoever_gave_it_still_may(place: Place, 
 
 
 @pytest.mark.clause("GOV-08")
-async def test_a_crash_between_intent_and_settling_leaves_an_intent_to_whoever_comes(place: Place) -> None:
+async def test_a_crash_after_the_intent_leaves_it_to_the_next_worker(place: Place) -> None:
     """Failure 26."""
     async with acting(place) as w:
         lease = await w.begin()
@@ -232,7 +232,7 @@ async def test_a_crash_between_intent_and_settling_leaves_an_intent_to_whoever_c
         assert (receipt.state, receipt.n, receipt.try_no) == ("succeeded", second.n, 1)
 
 
-async def test_an_unknown_receipt_is_settled_by_a_person_after_its_run_too(place: Place) -> None:
+async def test_a_person_can_settle_an_unknown_receipt_after_its_run_has_ended(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin()
         reply = await w.intend(lease)
@@ -252,7 +252,7 @@ async def test_an_unknown_receipt_is_settled_by_a_person_after_its_run_too(place
         assert run_spend.writes == 0
 
 
-async def test_a_reversal_tells_the_run_whose_action_it_takes_back(place: Place) -> None:
+async def test_a_reversal_marks_the_receipt_of_the_original_run(place: Place) -> None:
     """Delivered by the outbox, recognised when repeated."""
     async with acting(place) as w:
         first = await w.begin()
@@ -274,7 +274,7 @@ async def test_a_reversal_tells_the_run_whose_action_it_takes_back(place: Place)
 
 
 @pytest.mark.clause("GWI-05")
-async def test_a_cancel_makes_one_run_that_takes_back_what_was_written(place: Place) -> None:
+async def test_a_cancel_starts_one_compensation_run(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(compensate=True, involved="u_dave", by="u_alice")
         reply = await w.intend(lease)
@@ -297,7 +297,7 @@ async def test_a_cancel_makes_one_run_that_takes_back_what_was_written(place: Pl
         assert (await w.step(undo)).queue == "default|flow:tenure.undo@1"
 
 
-async def test_a_compensation_whose_id_is_taken_stays_owed_and_is_made_with_another(
+async def test_a_compensation_whose_id_is_taken_is_created_with_another_id(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with acting(place) as w:
@@ -320,7 +320,7 @@ def euros(micros: int) -> tuple[Cost, ...]:
     return (Cost("openai", "large", micros=micros, currency="EUR"),)
 
 
-async def test_a_run_over_its_budget_ends_in_the_commit_that_says_so(place: Place) -> None:
+async def test_a_run_over_its_budget_ends_in_the_same_commit(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(budget=100, currency="EUR")
         await w.checkpoint(lease, "one", spent=euros(100))
@@ -330,7 +330,7 @@ async def test_a_run_over_its_budget_ends_in_the_commit_that_says_so(place: Plac
         assert (run.status, run.reason) == ("failed", "BUDGET_EXCEEDED")
 
 
-async def test_an_act_adds_two_commits_and_a_run_without_acts_looks_for_no_receipts(place: Place) -> None:
+async def test_an_act_adds_two_commits_and_a_run_without_acts_reads_no_receipts(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin()
         before = len(await w.events(lease.run_id))
@@ -359,7 +359,7 @@ async def test_an_act_adds_two_commits_and_a_run_without_acts_looks_for_no_recei
         assert not [name for name in asked if "receipt" in name or "run_spend" in name or "cost" in name]
 
 
-async def test_a_restart_may_spend_what_is_left(place: Place) -> None:
+async def test_a_restarted_run_may_spend_the_rest_of_the_budget(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(budget=100, currency="EUR", compensate=True)
         await w.checkpoint(lease, "one", spent=euros(30))
@@ -370,7 +370,7 @@ async def test_a_restart_may_spend_what_is_left(place: Place) -> None:
         assert (spec.budget, spec.currency, spec.compensate) == (50, "EUR", True)
 
 
-async def test_why_says_whose_word_an_act_waits_for(place: Place) -> None:
+async def test_explain_names_the_approver_that_an_act_waits_for(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin()
         act = w.act(run=lease.run_id, label="close/a#1")
@@ -389,7 +389,7 @@ async def test_why_says_whose_word_an_act_waits_for(place: Place) -> None:
         assert f"tenure receipts settle {ids.receipt_text(lease.run_id, reply.no or 0)} done" in why.text
 
 
-async def test_whoever_looked_before_another_took_the_key_looks_again(place: Place) -> None:
+async def test_an_action_checks_again_after_another_one_took_its_key(place: Place) -> None:
     """I37: the index refuses the save, and the next look says who holds the key."""
     async with acting(place) as w:
         first, second = await w.begin(), await w.begin()

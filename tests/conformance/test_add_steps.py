@@ -19,7 +19,7 @@ ADDED: tuple[c.StepSpec, ...] = (
 )
 
 
-async def test_steps_added_again_get_the_same_answer_and_change_nothing(place: Place) -> None:
+async def test_adding_the_same_steps_again_changes_nothing(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a", step("open")], input=b"for all", profile="delta-ci")
         first = await w.add(run, *ADDED)
@@ -35,7 +35,7 @@ async def test_steps_added_again_get_the_same_answer_and_change_nothing(place: P
         assert await w.bundle(run) == before
 
 
-async def test_additions_of_one_commit_are_told_apart(place: Place) -> None:
+async def test_two_additions_in_one_commit_are_distinguished(place: Place) -> None:
     """They had one moment, and so a repeat of either looked like a part of both."""
     async with World(place) as w:
         run = await w.create(plan=["a"], profile="delta-ci")
@@ -50,7 +50,7 @@ async def test_additions_of_one_commit_are_told_apart(place: Place) -> None:
 
 
 @pytest.mark.parametrize("done", [False, True])
-async def test_a_step_that_needed_more_is_another_step(place: Place, done: bool) -> None:
+async def test_a_step_with_other_needs_is_another_step(place: Place, done: bool) -> None:
     """Those before the last one were not looked at: fewer needs passed for a repeat."""
     async with World(place) as w:
         run = await w.create(plan=["a", step("b"), step("last")], profile="delta-ci")
@@ -68,7 +68,7 @@ async def test_a_step_that_needed_more_is_another_step(place: Place, done: bool)
 
 
 @pytest.mark.parametrize("end", ["succeeded", "canceled"])
-async def test_steps_added_again_to_a_run_that_has_ended_get_the_same_answer(place: Place, end: str) -> None:
+async def test_adding_the_same_steps_to_an_ended_run_gets_the_same_answer(place: Place, end: str) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a"])
         assert await w.add(run, step("b", "a", input=b"x"), "c") == {"steps": 3}
@@ -83,7 +83,7 @@ async def test_steps_added_again_to_a_run_that_has_ended_get_the_same_answer(pla
 
 
 @pytest.mark.parametrize("done", [False, True])
-async def test_a_strict_sequence_knows_a_repeat_too(place: Place, done: bool) -> None:
+async def test_a_strict_sequence_recognises_a_repeated_addition(place: Place, done: bool) -> None:
     async with World(place) as w:
         run = await w.create(profile="approval-runs", plan=["a", "b"])
         if done:
@@ -116,7 +116,7 @@ DIFFERENT: list[tuple[int, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("at", "change"), DIFFERENT, ids=str)
-async def test_other_steps_of_the_same_names_are_refused(
+async def test_different_steps_with_the_same_names_are_refused(
     place: Place, at: int, change: dict[str, Any]
 ) -> None:
     async with World(place) as w:

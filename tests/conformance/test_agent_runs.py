@@ -70,7 +70,7 @@ async def test_retries_exhausted_or_a_timeout_fail_the_run(place: Place) -> None
 
 
 @pytest.mark.clause("AGR-02")
-async def test_nothing_leads_back_or_out_of_completed_and_failed(place: Place) -> None:
+async def test_completed_and_failed_are_final(place: Place) -> None:
     async with World(place) as w:
         done = await w.create(profile=AGR, plan=["a", gate(), "b"])
         await w.work_off(done)
@@ -177,7 +177,7 @@ async def _a_long_story(place: Place) -> list[object]:
 
 
 @pytest.mark.clause("AGR-12")
-async def test_the_same_story_reads_alike_on_every_store(tmp_path: Path, postgres_place: Place) -> None:
+async def test_every_store_records_the_same_story(tmp_path: Path, postgres_place: Place) -> None:
     on_sqlite = await _a_long_story(Place("sqlite", str(tmp_path / "world.db")))
     on_postgres = await _a_long_story(postgres_place)
     assert on_sqlite == on_postgres
@@ -185,7 +185,7 @@ async def test_the_same_story_reads_alike_on_every_store(tmp_path: Path, postgre
 
 
 @pytest.mark.clause("AGR-12")
-async def test_the_document_is_walked_whole_on_this_store(place: Place) -> None:
+async def test_every_transition_of_the_document_is_walked_on_this_store(place: Place) -> None:
     async with World(place) as w:
         done = await w.create(profile=AGR, plan=["a"])
         await w.work_off(done)

@@ -108,7 +108,7 @@ async def test_a_worker_never_gets_an_approval_step(place: Place) -> None:
 
 
 @pytest.mark.clause("APR-06")
-async def test_steps_are_made_in_order_and_claimed_only_after_all_earlier_ones(place: Place) -> None:
+async def test_steps_are_created_in_order_and_claimed_after_all_earlier_ones(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=APR, plan=["one", "two", "three"])
         assert [(row.idx, row.name) for row in await w.steps(run)] == [(0, "one"), (1, "two"), (2, "three")]
@@ -131,7 +131,7 @@ async def test_a_plan_that_is_not_strictly_sequential_is_refused(place: Place, g
 
 
 @pytest.mark.clause("APR-03", "APR-07")
-async def test_a_stale_step_is_reclaimed_and_its_former_holder_cannot_finish_it(place: Place) -> None:
+async def test_a_stale_step_is_reclaimed_and_its_former_worker_cannot_finish_it(place: Place) -> None:
     async with World(place) as w:  # reclaim_after is the lease's length: 300 seconds
         run = await w.create(profile=APR, plan=["tool"])
         former = await w.claim("bob")
@@ -150,7 +150,7 @@ async def test_a_stale_step_is_reclaimed_and_its_former_holder_cannot_finish_it(
 
 
 @pytest.mark.clause("APR-07")
-async def test_a_healthy_step_that_takes_long_is_not_reclaimed(place: Place) -> None:
+async def test_a_long_step_with_heartbeats_is_not_reclaimed(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=APR, plan=["tool"])
         lease = await w.claim("bob")
@@ -184,7 +184,7 @@ async def test_backoff_doubles_and_attempts_past_the_maximum_fail_step_and_run(p
 
 
 @pytest.mark.clause("APR-12")
-async def test_approving_the_last_gate_ends_the_run_succeeded(place: Place) -> None:
+async def test_approving_the_last_gate_completes_the_run(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=APR, plan=["tool", gate("first"), gate("last")])
         await w.work_off(run)
@@ -195,7 +195,7 @@ async def test_approving_the_last_gate_ends_the_run_succeeded(place: Place) -> N
 
 
 @pytest.mark.clause("APR-12")
-async def test_a_failure_after_an_approval_ends_the_run_failed(place: Place) -> None:
+async def test_a_failure_after_an_approval_fails_the_run(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=APR, plan=[gate(), "deploy"])
         await w.approve(run)
@@ -211,7 +211,7 @@ async def test_a_failure_after_an_approval_ends_the_run_failed(place: Place) -> 
 
 @pytest.mark.clause("APR-13")
 @pytest.mark.parametrize("where", ["PENDING", "RUNNING", "WAITING_APPROVAL"])
-async def test_cancel_ends_the_run_and_all_its_open_steps_canceled(place: Place, where: str) -> None:
+async def test_a_cancel_cancels_the_run_and_all_of_its_open_steps(place: Place, where: str) -> None:
     async with World(place) as w:
         plan = [gate(), "tool", "deploy"] if where == "WAITING_APPROVAL" else ["tool", gate(), "deploy"]
         run = await w.create(profile=APR, plan=plan)

@@ -30,7 +30,7 @@ async def in_backoff(w: World, **how: object) -> tuple[int, int]:
     return run, failed_at
 
 
-async def test_a_gate_that_opens_after_a_failure_makes_the_cut_backoff_whole_again(place: Place) -> None:
+async def test_a_shortened_backoff_is_restored_when_a_gate_opens_after_the_failure(place: Place) -> None:
     async with World(place) as w:
         run, failed_at = await in_backoff(w)
         assert await w.status(run) == "waiting_approval"
@@ -43,7 +43,7 @@ async def test_a_gate_that_opens_after_a_failure_makes_the_cut_backoff_whole_aga
         assert (await w.claim()).name == "flaky"
 
 
-async def test_a_backoff_that_reaches_past_the_deadline_is_cut_when_the_person_has_answered(
+async def test_a_backoff_past_the_deadline_is_shortened_after_the_approval(
     place: Place,
 ) -> None:
     async with World(place) as w:
@@ -56,7 +56,7 @@ async def test_a_backoff_that_reaches_past_the_deadline_is_cut_when_the_person_h
         assert (await w.run(run)).reason == "RUN_TIMED_OUT"
 
 
-async def test_a_deadline_by_the_wall_clock_goes_on_and_so_does_its_cut(place: Place) -> None:
+async def test_a_wall_clock_deadline_keeps_running_and_keeps_the_backoff_short(place: Place) -> None:
     async with World(place) as w:
         run, _ = await in_backoff(w, wall_clock=True)
         row = await w.run(run)

@@ -33,7 +33,7 @@ async def locked(dsn: str, *runs: int) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize("steps", [1, 3, 200])
-async def test_a_claim_asks_for_more_where_what_it_chose_is_locked(
+async def test_a_claim_fetches_more_candidates_if_its_choices_are_locked(
     postgres_dsn: str, steps: int, capped: bool
 ) -> None:
     caps = [Cap("acme", "", max_concurrency=5), Cap("acme", "wf:full", max_concurrency=0)] if capped else []
@@ -46,7 +46,7 @@ async def test_a_claim_asks_for_more_where_what_it_chose_is_locked(
         assert (await w.claim()).run_id == held[0]
 
 
-async def test_a_locked_lane_makes_room_for_another_ones_work(postgres_dsn: str) -> None:
+async def test_a_locked_claim_queue_yields_to_another_queue(postgres_dsn: str) -> None:
     async with World(Place("postgres", postgres_dsn)) as w:
         held = await w.create(tenant="a", plan=["a"])
         free = await w.create(tenant="b", plan=["a"])
@@ -77,9 +77,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 FULL = [Cap("acme", "wf:full", max_concurrency=1)]
 
 
-async def test_a_claim_looks_past_a_full_workflow_a_bounded_way_and_the_next_one_goes_on(
-    place: Place, looked: list[int]
-) -> None:
+async def test_a_claim_searches_past_a_full_workflow_up_to_a_limit(place: Place, looked: list[int]) -> None:
     async with World(place, caps=FULL) as w:
         full = await w.create(workflow="full", plan=[step(f"s{n}") for n in range(300)])
         first = await w.claim()
@@ -103,9 +101,7 @@ async def test_a_claim_looks_past_a_full_workflow_a_bounded_way_and_the_next_one
         assert (await w.claim()).run_id == full, "what is at the head is seen at once when there is room"
 
 
-async def test_work_at_the_head_of_a_lane_is_found_at_once_whatever_lies_behind(
-    place: Place, looked: list[int]
-) -> None:
+async def test_work_at_the_head_of_a_queue_is_found_immediately(place: Place, looked: list[int]) -> None:
     async with World(place, caps=FULL) as w:
         await w.create(workflow="full", plan=[step(f"s{n}") for n in range(40)])
         await w.claim()
@@ -116,7 +112,7 @@ async def test_work_at_the_head_of_a_lane_is_found_at_once_whatever_lies_behind(
         assert looked == [8]
 
 
-async def test_a_claim_does_not_take_a_run_for_the_deleted_one_that_had_its_id(place: Place) -> None:
+async def test_a_claim_does_not_confuse_a_run_with_a_deleted_run_of_the_same_id(place: Place) -> None:
     """One process knows a run that others have finished and deleted meanwhile, and then its id is given to a child."""
     async with World(place, orchestrators=2) as w:
         here, there = w.through(0), w.through(1)

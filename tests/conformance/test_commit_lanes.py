@@ -39,7 +39,7 @@ def put(lane: CommitLane, *items: PendingCommand) -> None:
         lane.put(item)
 
 
-def test_a_batch_has_one_gated_command_per_tenant_and_nobody_else_waits_for_the_others() -> None:
+def test_a_batch_has_at_most_one_gated_command_per_tenant() -> None:
     lane = a_lane()
     put(lane, *(keyed(n) for n in range(1, 4)), keyed(10, "other"), paused(20), paused(21))
     assert take(lane) == [20, 21, 1, 10]
@@ -49,7 +49,7 @@ def test_a_batch_has_one_gated_command_per_tenant_and_nobody_else_waits_for_the_
     assert not lane
 
 
-def test_commands_on_one_run_leave_in_the_order_they_came() -> None:
+def test_commands_on_one_run_keep_their_order() -> None:
     lane = a_lane()
     first, second = keyed(1), keyed(2)
     after, later = paused(2), paused(2)
@@ -62,7 +62,7 @@ def test_commands_on_one_run_leave_in_the_order_they_came() -> None:
     assert not lane
 
 
-def test_a_gated_command_does_not_overtake_what_came_before_it() -> None:
+def test_a_gated_command_does_not_overtake_earlier_commands() -> None:
     lane = a_lane()
     many = [paused(n) for n in range(BATCH_COMMANDS_MAX + 5)]
     last = many[-1].run_id
@@ -72,13 +72,13 @@ def test_a_gated_command_does_not_overtake_what_came_before_it() -> None:
     assert not lane
 
 
-def test_a_long_queue_does_not_shut_gated_commands_out() -> None:
+def test_a_long_queue_does_not_starve_gated_commands() -> None:
     lane = a_lane()
     put(lane, keyed(1), *(paused(n) for n in range(10, 10 + 2 * BATCH_COMMANDS_MAX)))
     assert take(lane)[-1] == 1
 
 
-def test_once_the_caps_are_known_creations_that_waited_for_them_go_together() -> None:
+def test_creations_that_waited_for_the_caps_share_a_batch() -> None:
     lane = a_lane(known=NONE)
     put(lane, *(made(n, caps=None) for n in range(1, 4)), keyed(4), keyed(5))
     assert take(lane) == [1, 2, 3, 4]
@@ -88,7 +88,7 @@ def test_once_the_caps_are_known_creations_that_waited_for_them_go_together() ->
     assert [take(unread), take(unread), take(unread)] == [[1], [2], [3]]
 
 
-def test_tenants_take_turns_when_there_is_not_room_for_all() -> None:
+def test_tenants_take_turns_if_a_batch_is_full() -> None:
     lane = a_lane()
     tenants = BATCH_COMMANDS_MAX + 3
     put(
@@ -106,7 +106,7 @@ def is_alone(lane: CommitLane) -> bool:
     return lane.is_idle
 
 
-async def test_a_command_is_alone_only_where_nothing_is_waiting_or_under_way() -> None:
+async def test_a_command_is_alone_only_if_nothing_waits_or_is_being_committed() -> None:
     lane = a_lane()
     assert is_alone(lane)
     put(lane, paused(1))

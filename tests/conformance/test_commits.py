@@ -13,7 +13,7 @@ from tests.conformance.faults import Faulty
 from tests.conformance.world import Place, World
 
 
-async def test_a_child_whose_id_is_taken_has_failed_and_its_parent_goes_on(place: Place) -> None:
+async def test_a_child_whose_id_is_taken_fails_and_its_parent_continues(place: Place) -> None:
     async with World(place) as w:
         other = await w.create(plan=["a"])
         lease = await w.begin(profile="delta-ci")
@@ -28,7 +28,7 @@ async def test_a_child_whose_id_is_taken_has_failed_and_its_parent_goes_on(place
         await w.complete(again)
 
 
-async def test_retention_takes_neither_what_a_run_owes_nor_its_key(place: Place) -> None:
+async def test_retention_keeps_the_outbox_and_the_idempotency_key_of_a_run(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         lease = await w.begin(profile="delta-ci")
@@ -53,7 +53,7 @@ async def _nobody(rows: object, lacking: object = None) -> int:
     return 0
 
 
-async def test_a_key_makes_no_second_run_also_when_the_first_was_deleted(place: Place) -> None:
+async def test_a_key_creates_no_second_run_after_the_first_was_deleted(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a"], idempotency_key="once", request_hash=b"h")
         await w.cancel(run)
@@ -65,7 +65,7 @@ async def test_a_key_makes_no_second_run_also_when_the_first_was_deleted(place: 
         assert await w.run_ids() == []
 
 
-async def test_refused_creations_with_one_key_hold_nobody_up(place: Place) -> None:
+async def test_refused_creations_with_one_key_block_nothing(place: Place) -> None:
     async with World(place) as w:
         refused = [
             w.created(plan=[c.StepSpec(name="x", needs=("nobody",))], idempotency_key="k") for _ in range(60)
@@ -77,7 +77,7 @@ async def test_refused_creations_with_one_key_hold_nobody_up(place: Place) -> No
         assert await w.status(good) == "queued"
 
 
-async def test_a_cap_set_elsewhere_counts_for_runs_that_are_made_here(place: Place) -> None:
+async def test_a_cap_set_by_another_process_applies_to_new_runs(place: Place) -> None:
     """Remembered caps age; a creation that finds them too old reads them in its transaction."""
     async with World(place) as w:
         await w.create(plan=["a"])
@@ -92,7 +92,7 @@ async def test_a_cap_set_elsewhere_counts_for_runs_that_are_made_here(place: Pla
         w.orchestrator._caps.refreshing = False
 
 
-async def test_one_command_that_breaks_the_store_takes_no_other_with_it(place: Place) -> None:
+async def test_a_command_that_the_store_rejects_fails_alone(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(8)]
@@ -102,7 +102,7 @@ async def test_one_command_that_breaks_the_store_takes_no_other_with_it(place: P
         assert {await w.status(run) for run in runs} == {"canceled"}
 
 
-async def test_a_heartbeat_under_way_is_answered_when_its_orchestrator_stops(place: Place) -> None:
+async def test_a_pending_heartbeat_is_answered_when_its_orchestrator_stops(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         lease = await w.begin()
@@ -116,7 +116,7 @@ async def test_a_heartbeat_under_way_is_answered_when_its_orchestrator_stops(pla
         store.door.set()
 
 
-async def test_a_run_that_was_made_anew_under_its_id_is_not_the_one_that_is_known(place: Place) -> None:
+async def test_a_cached_snapshot_is_not_used_for_a_new_run_with_the_same_id(place: Place) -> None:
     """Another process deletes a run and makes one with the same id, which comes to the same version."""
     async with World(place, orchestrators=2) as here:
         there = here.through(1)
@@ -133,7 +133,7 @@ async def test_a_run_that_was_made_anew_under_its_id_is_not_the_one_that_is_know
         assert (now.workflow, now.status) == ("second", "canceled")
 
 
-async def test_a_kept_snapshot_is_dropped_when_another_process_has_moved_its_run(place: Place) -> None:
+async def test_a_cached_snapshot_is_dropped_when_another_process_changes_the_run(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         here, there = w.through(0), w.through(1)
         run = await here.create(plan=["a", "b"])

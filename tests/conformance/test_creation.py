@@ -24,7 +24,7 @@ async def test_a_static_plan_passes_through_planning_in_the_same_commit(place: P
         assert (lease.name, lease.input) == ("one", b'{"ref":"main"}')
 
 
-async def test_a_code_first_run_is_taken_by_its_own_process_in_the_commit_that_makes_it(place: Place) -> None:
+async def test_a_code_first_run_is_leased_to_its_own_process_in_the_creating_commit(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin("bob", input=b"x")
         assert (lease.kind, lease.n, lease.input) == ("body", 1, b"x")
@@ -48,7 +48,7 @@ async def test_a_code_first_run_is_taken_by_its_own_process_in_the_commit_that_m
         ([gate(people=0)], "at least 1"),
     ],
 )
-async def test_a_plan_that_is_none_is_refused_whole(place: Place, plan: Any, problem: str) -> None:
+async def test_an_invalid_plan_is_refused_as_a_whole(place: Place, plan: Any, problem: str) -> None:
     async with World(place) as w:
         with pytest.raises(TenureError, match="PLAN_INVALID") as refusal:
             await w.create(plan=plan)
@@ -64,9 +64,7 @@ async def test_a_plan_that_is_none_is_refused_whole(place: Place, plan: Any, pro
 @pytest.mark.parametrize(
     "request_", [{"tenant": ""}, {"workflow": "x" * 201}, {"labels": "[]"}, {"timeout_seconds": 0.0}]
 )
-async def test_a_request_that_has_the_wrong_form_makes_nothing(
-    place: Place, request_: dict[str, Any]
-) -> None:
+async def test_a_malformed_request_creates_nothing(place: Place, request_: dict[str, Any]) -> None:
     async with World(place) as w:
         with pytest.raises(TenureError, match="INVALID_INPUT") as refusal:
             await w.create(**request_)
@@ -79,7 +77,7 @@ async def test_a_request_that_has_the_wrong_form_makes_nothing(
         assert await w.create(input=bytes(PAYLOAD_BYTES_MAX))
 
 
-async def test_steps_added_under_way_may_need_those_there_are(place: Place) -> None:
+async def test_added_steps_may_need_existing_steps(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=[step("one"), step("two")])
         one, two = await w.claims(limit=2)
@@ -100,7 +98,7 @@ async def test_steps_added_under_way_may_need_those_there_are(place: Place) -> N
         assert (await w.run(run)).steps_done == 5
 
 
-async def test_many_at_once_with_one_key_make_one_run(place: Place) -> None:
+async def test_concurrent_requests_with_one_key_create_one_run(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         answers = await asyncio.gather(
             *(
@@ -119,7 +117,7 @@ async def test_many_at_once_with_one_key_make_one_run(place: Place) -> None:
         assert len({answers[0].run_id, *others}) == 3
 
 
-async def test_an_id_that_is_taken_is_made_anew(place: Place) -> None:
+async def test_a_run_id_that_is_taken_is_replaced(place: Place) -> None:
     async with World(place) as w:
         first = await w.create(plan=["a"])
         async with w.refuses("RUN_ID_TAKEN"):
@@ -131,7 +129,7 @@ async def test_an_id_that_is_taken_is_made_anew(place: Place) -> None:
 # ------------------------------------------------------------------------------------------- admission
 
 
-async def test_a_delayed_start_waits_for_its_moment(place: Place) -> None:
+async def test_a_delayed_start_waits_for_its_time(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a"], not_before=w.now + us(60))
         assert (await w.status(run), await w.claims()) == ("queued", [])
@@ -142,7 +140,7 @@ async def test_a_delayed_start_waits_for_its_moment(place: Place) -> None:
         assert (await w.run(run)).admitted_at is not None
 
 
-async def test_a_delayed_run_can_be_cancelled_and_times_out_by_the_wall_clock(place: Place) -> None:
+async def test_a_delayed_run_can_be_canceled_and_times_out_by_the_wall_clock(place: Place) -> None:
     async with World(place) as w:
         early = await w.create(plan=["a"], not_before=w.now + us(600))
         assert (await w.cancel(early))["status"] == "canceled"
@@ -153,7 +151,7 @@ async def test_a_delayed_run_can_be_cancelled_and_times_out_by_the_wall_clock(pl
         assert await w.claims() == []
 
 
-async def test_a_delayed_run_does_not_hold_up_its_key(place: Place) -> None:
+async def test_a_delayed_run_does_not_block_its_concurrency_key(place: Place) -> None:
     async with World(place) as w:
         delayed = await w.create(plan=["a"], concurrency_key="k", not_before=w.now + us(3600))
         now = await w.create(plan=["a"], concurrency_key="k")
@@ -166,7 +164,7 @@ async def test_a_delayed_run_does_not_hold_up_its_key(place: Place) -> None:
         assert (await w.claim()).run_id == delayed
 
 
-async def test_a_key_lets_one_run_in_at_a_time_whoever_creates_them(place: Place) -> None:
+async def test_a_concurrency_key_admits_one_run_at_a_time(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         runs = await asyncio.gather(
             *(w.through(n % 2).create(plan=["a"], concurrency_key="k") for n in range(8))
@@ -227,7 +225,7 @@ async def test_resuming_a_failed_run_reuses_its_resumable_checkpoints(place: Pla
             await w.resume(resumed)
 
 
-async def test_a_step_says_whether_it_has_recorded_something_and_not_how_much(place: Place) -> None:
+async def test_a_step_knows_whether_it_has_checkpoints_not_how_many(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="git-with-intent")
         assert (lease.recorded, (await w.step(lease.run_id)).recorded) == (False, False)
@@ -244,7 +242,7 @@ async def test_a_step_says_whether_it_has_recorded_something_and_not_how_much(pl
         assert (await w.run(resumed)).checkpoints == 3, "the run counts them"
 
 
-async def test_resuming_a_declared_run_leaves_out_what_succeeded(place: Place) -> None:
+async def test_resuming_a_declared_run_skips_succeeded_steps(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["build", gate(), "deploy"], profile="delta-ci")
         await w.complete(await w.claim())

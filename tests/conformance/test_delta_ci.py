@@ -208,7 +208,7 @@ async def test_a_result_after_the_request_is_kept_as_evidence_and_the_job_ends_c
 
 
 @pytest.mark.clause("DCI-11")
-async def test_a_run_without_a_lease_is_canceled_at_once_and_cannot_be_cancelled_twice(place: Place) -> None:
+async def test_a_run_without_a_lease_is_canceled_at_once_and_only_once(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["build", "test"])
         assert await w.cancel(run) == {"status": "canceled", "again": False}
@@ -245,7 +245,7 @@ async def test_a_newer_run_for_the_same_ref_supersedes_the_older_ones(place: Pla
 
 
 @pytest.mark.clause("DCI-05")
-async def test_where_the_policy_does_not_say_so_the_newer_run_waits_its_turn(place: Place) -> None:
+async def test_without_the_supersede_policy_the_newer_run_waits(place: Place) -> None:
     async with World(place) as w:
         same = {"profile": DCI, "plan": ["build"], "concurrency_key": "deploy"}
         runs = [await w.create(**same) for _ in range(3)]
@@ -258,7 +258,7 @@ async def test_where_the_policy_does_not_say_so_the_newer_run_waits_its_turn(pla
 
 
 @pytest.mark.clause("DCI-05")
-async def test_a_key_whose_wake_up_was_lost_is_found_by_the_poll(place: Place) -> None:
+async def test_the_poll_finds_a_key_whose_wake_up_was_lost(place: Place) -> None:
     async with World(place) as w:
         same = {"profile": DCI, "plan": ["build"], "concurrency_key": "deploy"}
         first, second, third = [await w.create(**same) for _ in range(3)]
@@ -292,7 +292,7 @@ async def complete_and_lose_the_wake_up(w: World, run: int) -> None:
 
 
 @pytest.mark.clause("DCI-07")
-async def test_an_attempt_is_leased_starting_running_uploading_and_succeeded(place: Place) -> None:
+async def test_an_attempt_passes_leased_starting_running_uploading_and_succeeded(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["build"])
         lease = await w.claim(ack=False)
@@ -315,7 +315,7 @@ async def test_an_attempt_is_leased_starting_running_uploading_and_succeeded(pla
 
 
 @pytest.mark.clause("DCI-07")
-async def test_the_first_heartbeat_begins_the_work_and_the_next_ones_only_extend(place: Place) -> None:
+async def test_the_first_heartbeat_starts_the_work_and_later_ones_only_extend(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["build"])
         lease = await w.claim(ack=False)
@@ -459,7 +459,7 @@ async def test_complete_and_cancel_ack_count_only_on_an_active_lease(place: Plac
 
 @pytest.mark.clause("DCI-10")
 @pytest.mark.parametrize("how", ["expired", "revoked"])
-async def test_any_message_on_an_ended_lease_is_stale_and_changes_nothing(place: Place, how: str) -> None:
+async def test_a_message_on_an_ended_lease_is_stale_and_changes_nothing(place: Place, how: str) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["build"])
         old = await w.claim("bob")
@@ -509,7 +509,7 @@ async def test_failures_are_classified_by_rules(place: Place, code: str, retried
 
 
 @pytest.mark.clause("DCI-14")
-async def test_a_retry_is_a_new_attempt_and_the_old_one_stays_as_it_ended(place: Place) -> None:
+async def test_a_retry_is_a_new_attempt_and_the_old_one_is_unchanged(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])
         first = await w.claim("bob")
@@ -597,7 +597,7 @@ async def test_a_repeated_message_gets_the_first_answer_and_has_no_second_effect
 
 
 @pytest.mark.clause("DCI-16")
-async def test_sequence_numbers_grow_and_what_comes_late_is_refused(place: Place) -> None:
+async def test_sequence_numbers_grow_and_late_messages_are_refused(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])
         lease = await w.claim()
@@ -612,7 +612,7 @@ async def test_sequence_numbers_grow_and_what_comes_late_is_refused(place: Place
 
 
 @pytest.mark.clause("DCI-16")
-async def test_what_happened_to_a_job_is_stored_to_audit(place: Place) -> None:
+async def test_the_history_of_a_job_is_stored_for_audits(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])
         lease = await w.claim(ack=False)
@@ -645,7 +645,7 @@ async def test_a_rerun_is_a_new_run_attempt_for_the_same_trigger_linked_to_the_f
 
 
 @pytest.mark.clause("DCI-19")
-async def test_a_single_job_is_cancelled_by_hand_in_two_phases(place: Place) -> None:
+async def test_a_single_job_is_canceled_by_hand_in_two_phases(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=[step("build"), step("bench", required=False)])
         build, bench = await w.claims(limit=2)
@@ -665,7 +665,7 @@ async def test_a_single_job_is_cancelled_by_hand_in_two_phases(place: Place) -> 
 
 
 @pytest.mark.clause("DCI-19")
-async def test_a_single_job_whose_runner_is_dead_is_forced_at_its_deadline(place: Place) -> None:
+async def test_a_single_job_with_a_dead_runner_is_canceled_at_its_deadline(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=[c.StepSpec(name="build", lease_seconds=600), "test"])
         lease = await w.claim()
@@ -681,7 +681,7 @@ async def test_a_single_job_whose_runner_is_dead_is_forced_at_its_deadline(place
 
 
 @pytest.mark.clause("DCI-19")
-async def test_a_single_job_without_a_lease_is_cancelled_at_once(place: Place) -> None:
+async def test_a_single_job_without_a_lease_is_canceled_at_once(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(
             profile=DCI, plan=[step("build"), step("bench", required=False), step("z", "bench")]

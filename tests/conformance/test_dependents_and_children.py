@@ -29,7 +29,7 @@ def needs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # --------------------------------------------------------------------------------------- many at once
 
 
-async def test_many_dependents_are_asked_for_at_once(place: Place, needs: list[int]) -> None:
+async def test_many_dependents_are_loaded_in_one_query(place: Place, needs: list[int]) -> None:
     async with World(place, orchestrators=2) as w:
         await w.create(plan=["root", *(step(f"s{i}", "root") for i in range(100))])
         lease = await w.through(1).claim()
@@ -39,7 +39,7 @@ async def test_many_dependents_are_asked_for_at_once(place: Place, needs: list[i
         assert len(needs) < 5
 
 
-async def test_many_live_leases_are_asked_for_at_once(place: Place, needs: list[int]) -> None:
+async def test_many_live_leases_are_loaded_in_one_query(place: Place, needs: list[int]) -> None:
     async with World(place, orchestrators=2) as w:
         run = await w.create(plan=[step(f"s{i}") for i in range(50)])
         leases = await w.through(1).claims(limit=50)
@@ -52,7 +52,7 @@ async def test_many_live_leases_are_asked_for_at_once(place: Place, needs: list[
         assert await w.status(run) == "canceled"
 
 
-async def test_many_gates_are_closed_at_once(place: Place, needs: list[int]) -> None:
+async def test_many_gates_are_closed_in_one_decision(place: Place, needs: list[int]) -> None:
     gates = [c.StepSpec(name=f"g{i}", kind="approval", needs=()) for i in range(50)]
     async with World(place, orchestrators=2) as w:
         run = await w.create(plan=gates)
@@ -76,9 +76,7 @@ async def test_many_gates_are_closed_at_once(place: Place, needs: list[int]) -> 
         ("INVALID_INPUT", {"workflow": ""}),
     ],
 )
-async def test_a_child_that_cannot_become_a_run_is_refused_at_once(
-    place: Place, code: str, how: dict[str, Any]
-) -> None:
+async def test_an_invalid_child_is_refused_immediately(place: Place, code: str, how: dict[str, Any]) -> None:
     """Its request is carried out later, when nobody is left to hear a refusal."""
     async with World(place) as w:
         lease = await w.begin()
@@ -88,7 +86,7 @@ async def test_a_child_that_cannot_become_a_run_is_refused_at_once(
         await w.complete(lease)
 
 
-async def test_a_child_s_id_is_its_own(place: Place) -> None:
+async def test_a_child_has_its_own_id(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="part", on_close="leave")
@@ -101,7 +99,7 @@ async def test_a_child_s_id_is_its_own(place: Place) -> None:
         await w.complete(lease)
 
 
-async def test_a_child_that_never_came_to_be_fails_its_parent_s_wait(place: Place) -> None:
+async def test_a_child_that_was_never_created_fails_the_wait_of_its_parent(place: Place) -> None:
     async with World(place) as w:
         other = await w.create(plan=[step("x", queue="other")])
         lease = await w.begin()

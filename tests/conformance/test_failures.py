@@ -35,7 +35,7 @@ class RealDice:
 
 @pytest.mark.parametrize("first", ["completion", "tick"])
 @pytest.mark.parametrize("orchestrators", [1, 2])
-async def test_5_the_sweeper_read_before_a_completion_committed_the_completion_stands(
+async def test_5_a_completion_stands_if_the_sweeper_read_before_it_committed(
     place: Place, orchestrators: int, first: str
 ) -> None:
     """In both orders: a heartbeat has moved the expiry that the sweeper's process remembers from its claim."""
@@ -57,7 +57,7 @@ async def test_5_the_sweeper_read_before_a_completion_committed_the_completion_s
         assert [attempt.state for attempt in await w.attempts(run)] == ["succeeded"]
 
 
-async def test_5_a_completion_commits_first_and_the_timeout_that_waits_behind_it_finds_it(
+async def test_5_a_timeout_that_waits_behind_a_completion_sees_it(
     place: Place,
 ) -> None:
     completing, sweeping = held(place), held(place)
@@ -83,7 +83,7 @@ async def test_5_a_completion_commits_first_and_the_timeout_that_waits_behind_it
         assert await w.claims("carol") == []
 
 
-async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it_is_refused(
+async def test_5_a_completion_that_waits_behind_a_timeout_is_refused(
     place: Place,
 ) -> None:
     completing, sweeping = held(place), held(place)
@@ -116,7 +116,7 @@ async def test_5_a_timeout_commits_first_and_the_completion_that_waits_behind_it
         ]
 
 
-async def test_7_the_only_slot_of_a_capped_tenant_held_by_a_dead_worker_is_freed(place: Place) -> None:
+async def test_7_a_dead_worker_frees_the_only_slot_of_a_capped_tenant(place: Place) -> None:
     async with World(place, caps=[Cap("acme", "", max_concurrency=1)]) as w:
         dead = await w.create(plan=["a"], profile="delta-ci")
         waiting = await w.create(plan=["b"], profile="delta-ci")
@@ -133,7 +133,7 @@ async def test_7_the_only_slot_of_a_capped_tenant_held_by_a_dead_worker_is_freed
 
 
 @pytest.mark.parametrize("minutes", [0, 10, -10])
-async def test_10_a_process_whose_own_clock_is_off_decides_the_same(
+async def test_10_a_process_with_a_wrong_clock_makes_the_same_decisions(
     postgres_place: Place, minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database's clock decides; whoever goes by the process's own is minutes off. (On SQLite they are one: see below.)"""
@@ -170,7 +170,7 @@ async def test_10_a_process_whose_own_clock_is_off_decides_the_same(
         assert all(BEGIN_US <= at <= w.now for at in times)
 
 
-async def test_10_a_clock_stepped_back_takes_nothing_back_and_gives_nothing_twice(place: Place) -> None:
+async def test_10_a_clock_that_steps_back_revokes_nothing_and_grants_nothing_twice(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a", "b"], profile="delta-ci")
         await w.claim("bob")
@@ -192,7 +192,7 @@ async def test_10_a_clock_stepped_back_takes_nothing_back_and_gives_nothing_twic
         w.hand.move(us(600))
 
 
-async def test_20_a_thousand_failures_in_one_tick_are_spread(place: Place) -> None:
+async def test_20_jitter_spreads_a_thousand_simultaneous_failures(place: Place) -> None:
     async with World(place, chance=RealDice(20)) as w:
         run = await w.create(
             plan=[step(f"s{n}") for n in range(1000)], profile="delta-ci", labels='{"failure":20}'
@@ -212,7 +212,7 @@ async def test_20_a_thousand_failures_in_one_tick_are_spread(place: Place) -> No
 
 @pytest.mark.guard_seconds(90)
 @pytest.mark.parametrize("workspaces", [1, 4])
-async def test_27_a_tenant_with_ten_thousand_steps_does_not_hold_up_one_with_a_single_step(
+async def test_27_a_tenant_with_ten_thousand_steps_does_not_starve_another_tenant(
     place: Place, workspaces: int
 ) -> None:
     """The bound (docs/operating.md): one more step of each workspace that has work. What a claim reads is bounded too."""
@@ -243,9 +243,7 @@ async def test_27_a_tenant_with_ten_thousand_steps_does_not_hold_up_one_with_a_s
 
 
 @pytest.mark.parametrize("code", ["STORE_FULL", "STORE_READ_ONLY"])
-async def test_29_a_store_that_cannot_write_refuses_without_an_ack_and_goes_on_after(
-    place: Place, code: str
-) -> None:
+async def test_29_a_store_that_cannot_write_refuses_and_recovers(place: Place, code: str) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store], command_seconds=0.05) as w:
         run = await w.create(plan=["a"])
@@ -265,7 +263,7 @@ async def test_29_a_store_that_cannot_write_refuses_without_an_ack_and_goes_on_a
 
 
 @pytest.mark.guard_seconds(90)
-async def test_29_a_full_disk_is_survived(sqlite_place: Place) -> None:
+async def test_29_the_store_survives_a_full_disk(sqlite_place: Place) -> None:
     store = SqliteStore(sqlite_place.address)
     async with World(sqlite_place, stores=[store], command_seconds=0.2) as w:
         first = await w.create(plan=["a"])
@@ -291,7 +289,7 @@ async def test_29_a_full_disk_is_survived(sqlite_place: Place) -> None:
 
 
 @pytest.mark.guard_seconds(90)
-async def test_29_a_database_that_became_read_only_is_survived(postgres_dsn: str) -> None:
+async def test_29_the_store_survives_a_database_that_becomes_read_only(postgres_dsn: str) -> None:
     place = Place("postgres", postgres_dsn)
     admin = await asyncpg.connect(postgres_dsn)
     name = await admin.fetchval("select current_database()")

@@ -48,7 +48,7 @@ async def told(store: Store, after: int = 0) -> list[FeedItem]:
     ]
 
 
-async def test_a_run_is_told_from_its_beginning_to_its_end(place: Place) -> None:
+async def test_the_feed_has_a_run_from_its_creation_to_its_end(place: Place) -> None:
     async with Followed(place) as w:
         run = await w.create(plan=["a", "b"])
         for _ in range(2):
@@ -64,7 +64,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(place: Place) -> None
         ]
 
 
-async def test_nothing_is_written_until_somebody_wants_it_and_everything_from_then_on(place: Place) -> None:
+async def test_the_feed_is_written_only_after_it_is_opened(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         await w.create(plan=["a"])
         assert await w.read("feed_rows_after", 0, 10) == []
@@ -80,7 +80,7 @@ async def test_nothing_is_written_until_somebody_wants_it_and_everything_from_th
         assert {line.run_id for line in await told(w.store)} >= set(last)
 
 
-async def test_no_save_is_under_way_when_the_feed_is_opened(postgres_place: Place) -> None:
+async def test_no_save_is_running_when_the_feed_is_opened(postgres_place: Place) -> None:
     """One that was begun before, and does not know yet that somebody listens, is over before the first position."""
     async with World(postgres_place) as w:
         run = await w.create(plan=["a"])
@@ -101,7 +101,7 @@ async def test_no_save_is_under_way_when_the_feed_is_opened(postgres_place: Plac
         assert {line.run_id for line in await told(w.store)} == {made}
 
 
-async def test_a_checkpoint_is_a_step_that_is_done(place: Place) -> None:
+async def test_a_checkpoint_appears_as_a_completed_step(place: Place) -> None:
     async with Followed(place) as w:
         lease = await w.begin()
         before = (await FeedRepository(w.store).bounds()).head
@@ -113,7 +113,7 @@ async def test_a_checkpoint_is_a_step_that_is_done(place: Place) -> None:
         ]
 
 
-async def test_what_changes_nothing_that_is_told_tells_nothing(place: Place) -> None:
+async def test_a_commit_without_visible_changes_writes_no_feed_item(place: Place) -> None:
     async with Followed(place) as w:
         run = await w.create(plan=[c.StepSpec(name="a", needs=()), c.StepSpec(name="b", needs=())])
         first = await w.claim("bob")
@@ -124,7 +124,7 @@ async def test_what_changes_nothing_that_is_told_tells_nothing(place: Place) -> 
         assert await w.status(run) == "running"
 
 
-async def test_a_question_is_told_when_it_is_asked_and_when_it_is_asked_anew(place: Place) -> None:
+async def test_the_feed_has_a_question_each_time_it_is_asked(place: Place) -> None:
     async with Followed(place) as w:
         run = await w.create(plan=[gate(people=2)])
         [approval] = await w.approvals(run)
@@ -136,7 +136,7 @@ async def test_a_question_is_told_when_it_is_asked_and_when_it_is_asked_anew(pla
         assert [line.asked for line in await told(w.store, before)] == [(approval.no,)]
 
 
-async def test_whoever_watches_sees_every_event_with_what_it_was(place: Place) -> None:
+async def test_a_watcher_sees_every_event_with_its_kind(place: Place) -> None:
     async with Followed(place) as w:
         seen: list[ObservedEvent] = []
         stop = w.orchestrator.watch(seen.extend)
@@ -165,7 +165,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
     return request.param, tmp_path, dsn
 
 
-async def test_a_save_that_leaves_a_run_out_does_not_tell_of_it(where: Where) -> None:
+async def test_the_feed_omits_a_run_that_the_save_left_out(where: Where) -> None:
     async with open_store(*where) as store:
         one, other = a_run(101), a_run(102)
         begin = await opened(store)
@@ -197,7 +197,7 @@ async def test_a_save_that_leaves_a_run_out_does_not_tell_of_it(where: Where) ->
         ]
 
 
-async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where) -> None:
+async def test_a_reader_does_not_pass_an_open_transaction_between_two_others(where: Where) -> None:
     """Positions become visible in commit order: a reader that has seen the third has seen the second."""
     kind, directory, dsn = where
     async with open_store(*where) as store:
@@ -237,7 +237,7 @@ async def test_a_writer_held_open_between_two_others_is_not_passed(where: Where)
         assert [row.body for row in await feed.after(begin, 10)] == [b"[1]\n", b"[2]\n", b"[3]\n"]
 
 
-async def test_what_is_older_than_a_day_is_trimmed_and_it_is_known_up_to_where(place: Place) -> None:
+async def test_items_older_than_a_day_are_trimmed_and_the_position_is_recorded(place: Place) -> None:
     async with Followed(place) as w:
         feed = FeedRepository(w.store)
         [begin] = await feed.after(0, 10)
@@ -257,7 +257,7 @@ async def test_what_is_older_than_a_day_is_trimmed_and_it_is_known_up_to_where(p
         assert (await feed.bounds()).trimmed == marker.pos
 
 
-async def test_of_too_many_rows_the_newest_stay(place: Place) -> None:
+async def test_trimming_by_count_keeps_the_newest_rows(place: Place) -> None:
     async with Followed(place) as w:
         feed = FeedRepository(w.store)
         for _ in range(5):
@@ -270,7 +270,7 @@ async def test_of_too_many_rows_the_newest_stay(place: Place) -> None:
         assert (await feed.bounds()).trimmed == rows[2].pos
 
 
-async def test_a_database_that_was_carried_over_to_another_server_tells_nothing_twice(
+async def test_a_database_moved_to_another_server_repeats_no_feed_items(
     postgres_place: Place,
 ) -> None:
     async with Followed(postgres_place) as w:
@@ -288,7 +288,7 @@ async def test_a_database_that_was_carried_over_to_another_server_tells_nothing_
         assert (await w.read("feed_excess", 0))[0].at == new.pos
 
 
-async def test_the_doctor_misses_what_is_not_told_and_finds_what_did_not_happen(place: Place) -> None:
+async def test_the_doctor_finds_missing_and_invented_feed_items(place: Place) -> None:
     async with Followed(place, examined=False) as w:
         w.later(61)  # it began a minute ago: about less the doctor is not sure
         await w.complete(await w.begin())
@@ -328,7 +328,7 @@ def a_notice(pos: int, run_id: int = 1, part: int = 1) -> NoticeRow:
     return NoticeRow("acme", "wh_1", pos, part, run_id, "run.status.changed", b"{}", 1, 1)
 
 
-async def test_of_two_who_move_a_subscription_on_one_makes_the_notices(place: Place) -> None:
+async def test_one_of_two_processes_that_advance_a_subscription_creates_the_notices(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         here, there = SubscriptionRepository(w.store), SubscriptionRepository(w.through(1).store)
         row = await here.save(a_subscription())
@@ -339,7 +339,7 @@ async def test_of_two_who_move_a_subscription_on_one_makes_the_notices(place: Pl
         assert await here.save(a_subscription()) is None  # revision 1 is there already
 
 
-async def test_a_runs_next_notice_waits_for_the_one_before(place: Place) -> None:
+async def test_the_next_notice_of_a_run_waits_for_the_previous_one(place: Place) -> None:
     async with World(place) as w:
         subscriptions = SubscriptionRepository(w.store)
         row = await subscriptions.save(a_subscription())
@@ -370,7 +370,7 @@ async def test_a_runs_next_notice_waits_for_the_one_before(place: Place) -> None
         assert (again.pos, again.tries) == (7, 1)
 
 
-async def test_whoever_dies_with_a_notice_leaves_it_to_others(place: Place) -> None:
+async def test_the_notice_of_a_dead_process_is_taken_over(place: Place) -> None:
     async with World(place) as w:
         subscriptions = SubscriptionRepository(w.store)
         row = await subscriptions.save(a_subscription())

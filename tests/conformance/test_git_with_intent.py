@@ -61,7 +61,7 @@ async def end_in_every_way(w: World) -> list[int]:
 
 
 @pytest.mark.clause("GWI-01", "GWI-02")
-async def test_runs_take_exactly_the_transitions_of_the_table_in_its_seven_words(place: Place) -> None:
+async def test_runs_take_exactly_the_transitions_of_the_table_in_its_seven_states(place: Place) -> None:
     async with World(place) as w:
         lives = [run_words(GWI, await w.events(run)) for run in await end_in_every_way(w)]
     assert set().union(*map(changes, lives)) == document(GWI, "run")
@@ -99,7 +99,7 @@ OPEN = (
 
 @pytest.mark.clause("GWI-02", "GWI-24")
 @pytest.mark.parametrize("status", OPEN)
-async def test_what_a_state_does_not_know_is_refused_and_changes_nothing(place: Place, status: str) -> None:
+async def test_an_input_that_a_state_does_not_accept_is_refused(place: Place, status: str) -> None:
     async with World(place) as w:
         run = await bring_to(w, status)
         refused: list[c.Command] = [
@@ -124,7 +124,7 @@ async def test_what_a_state_does_not_know_is_refused_and_changes_nothing(place: 
 
 
 @pytest.mark.clause("GWI-02")
-async def test_a_holder_cannot_acknowledge_a_cancel_nobody_asked_for(place: Place) -> None:
+async def test_a_worker_cannot_acknowledge_a_cancel_that_was_not_requested(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
         async with w.refuses("RUN_INVALID_TRANSITION"):
@@ -135,7 +135,7 @@ async def test_a_holder_cannot_acknowledge_a_cancel_nobody_asked_for(place: Plac
 
 
 @pytest.mark.clause("GWI-03")
-async def test_every_transition_stores_who_why_and_when(place: Place) -> None:
+async def test_every_transition_records_who_why_and_when(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(
             profile=GWI, plan=["a", gate(action="merge"), pause("ci", event="ci.green", source="github")]
@@ -188,7 +188,7 @@ async def test_an_approval_stores_action_requester_decision_decider_time_and_rea
 
 
 @pytest.mark.clause("GWI-03")
-async def test_a_rejection_and_an_expiry_store_theirs(place: Place) -> None:
+async def test_a_rejection_and_an_expiry_store_the_same_fields(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=[gate(action="merge")])
         await w.reject(run, by="u_carol", reason=b"not on a Friday")
@@ -221,7 +221,7 @@ async def test_an_external_wait_stores_type_source_id_expected_time_and_timeout(
 
 @pytest.mark.clause("GWI-03")
 @pytest.mark.parametrize("initiator", ["user", "system", "timeout", "policy", "webhook", "approval"])
-async def test_each_initiator_is_kept_as_it_was_given(place: Place, initiator: c.Initiator) -> None:
+async def test_each_initiator_is_stored_as_given(place: Place, initiator: c.Initiator) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=["a"])
         await w.do(
@@ -261,7 +261,7 @@ def gate_beside() -> c.StepSpec:
 
 @pytest.mark.clause("GWI-04", "GWI-24")
 @pytest.mark.parametrize("status", ["succeeded", "failed", "canceled", "timed_out"])
-async def test_a_terminal_run_has_no_way_out_but_its_metadata_may_change(place: Place, status: str) -> None:
+async def test_a_terminal_run_is_final_but_its_metadata_may_change(place: Place, status: str) -> None:
     async with World(place) as w:
         run = await end_as(w, status)
         refused: list[c.Command] = [
@@ -292,7 +292,7 @@ async def test_a_terminal_run_has_no_way_out_but_its_metadata_may_change(place: 
 
 
 @pytest.mark.clause("GWI-06")
-async def test_the_end_and_the_duration_agree_with_the_beginning(place: Place) -> None:
+async def test_end_and_duration_agree_with_the_start(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=["a"])
         lease = await w.at("10:00:10").claim()
@@ -347,7 +347,7 @@ async def test_after_a_restart_a_running_run_without_a_checkpoint_fails(place: P
 
 
 @pytest.mark.clause("GWI-16")
-async def test_after_a_restart_what_waits_for_a_person_is_left_alone(place: Place) -> None:
+async def test_after_a_restart_a_run_that_waits_for_a_person_is_unchanged(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=[gate(), "b"])
         await w.crash()
@@ -360,7 +360,9 @@ async def test_after_a_restart_what_waits_for_a_person_is_left_alone(place: Plac
 
 
 @pytest.mark.clause("GWI-16")
-async def test_after_a_restart_what_waits_outside_fails_past_its_timeout_else_waits_on(place: Place) -> None:
+async def test_after_a_restart_an_external_wait_fails_past_its_timeout_and_continues_before_it(
+    place: Place,
+) -> None:
     async with World(place) as w:
         short = await w.create(profile=GWI, plan=[pause(event="merged", within_seconds=600), "b"])
         long = await w.create(profile=GWI, plan=[pause(event="merged", within_seconds=7200), "b"])
@@ -405,7 +407,9 @@ async def test_an_idempotent_checkpoint_that_is_not_resumable_is_replayed(place:
 
 @pytest.mark.clause("GWI-18", "GWI-24")
 @pytest.mark.parametrize("state", ["started", "done"])
-async def test_what_can_be_neither_skipped_nor_repeated_fails_the_run(place: Place, state: str) -> None:
+async def test_a_step_that_can_be_neither_skipped_nor_repeated_fails_the_run(
+    place: Place, state: str
+) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
         await w.checkpoint(lease, "scan")
@@ -464,7 +468,7 @@ async def test_a_partition_orphans_the_run_and_its_owner_is_refused_when_it_retu
 
 
 @pytest.mark.clause("GWI-19")
-async def test_an_out_of_memory_kill_orphans_the_run_and_the_same_worker_may_resume_it(place: Place) -> None:
+async def test_an_out_of_memory_kill_orphans_the_run_and_the_worker_may_resume_it(place: Place) -> None:
     async with World(place) as w:
         killed = await w.begin("bob", profile=GWI)
         await w.checkpoint(killed, "scan")
@@ -478,7 +482,7 @@ async def test_an_out_of_memory_kill_orphans_the_run_and_the_same_worker_may_res
 
 
 @pytest.mark.clause("GWI-21")
-async def test_silent_leases_are_found_by_the_sweeper_longest_silent_first(place: Place) -> None:
+async def test_the_sweeper_finds_silent_leases_longest_silent_first(place: Place) -> None:
     """Nobody has to list them: what is due names them, and whoever was heard of meanwhile is put off."""
 
     async def silent() -> list[tuple[str, int]]:
@@ -506,7 +510,7 @@ async def test_silent_leases_are_found_by_the_sweeper_longest_silent_first(place
 
 
 @pytest.mark.clause("GWI-24")
-async def test_a_key_in_use_for_another_request_is_a_conflict(place: Place) -> None:
+async def test_a_key_used_for_another_request_is_a_conflict(place: Place) -> None:
     async with World(place) as w:
         first = await w.created(profile=GWI, plan=["a"], idempotency_key="k", request_hash=b"one")
         same = await w.created(profile=GWI, plan=["a"], idempotency_key="k", request_hash=b"one")
@@ -522,7 +526,7 @@ async def test_a_key_in_use_for_another_request_is_a_conflict(place: Place) -> N
 
 @pytest.mark.clause("GWI-24")
 @pytest.mark.parametrize(("end", "hours"), [("succeeded", 24), ("failed", 1)])
-async def test_a_key_whose_answer_is_no_longer_kept_names_its_run_and_makes_no_other(
+async def test_a_key_with_an_expired_response_names_its_run_and_creates_no_other(
     place: Place, end: str, hours: int
 ) -> None:
     async with World(place) as w:

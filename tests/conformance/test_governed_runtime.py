@@ -19,7 +19,7 @@ GOV = "governed-runtime"
 
 
 @pytest.mark.clause("GOV-01")
-async def test_a_run_is_a_workflow_version_against_a_trigger(place: Place) -> None:
+async def test_a_run_is_a_workflow_version_applied_to_a_trigger(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(
             profile=GOV,
@@ -78,7 +78,7 @@ async def test_a_step_has_its_id_index_tool_key_and_lease(place: Place) -> None:
 
 
 @pytest.mark.clause("GOV-02")
-async def test_an_effect_that_is_not_idempotent_is_not_begun_twice(place: Place) -> None:
+async def test_an_effect_that_is_not_idempotent_does_not_start_twice(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GOV)
         await w.checkpoint(lease, "post to Slack", state="started", idempotent=False)
@@ -142,7 +142,7 @@ async def test_runs_and_steps_take_the_transitions_of_2_1_and_2_2(place: Place) 
 
 
 @pytest.mark.clause("GOV-07")
-async def test_a_run_is_succeeded_exactly_when_every_step_is(place: Place) -> None:
+async def test_a_run_succeeds_exactly_when_every_step_has_succeeded(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GOV, plan=["one", step("two"), gate("three"), step("four", "three")])
         while await w.status(run) not in ("succeeded", "failed"):
@@ -170,7 +170,7 @@ async def test_a_run_is_succeeded_exactly_when_every_step_is(place: Place) -> No
 
 
 @pytest.mark.clause("GOV-09")
-async def test_of_many_workers_racing_for_a_step_one_wins(place: Place) -> None:
+async def test_one_of_many_workers_wins_the_race_for_a_step(place: Place) -> None:
     async with World(place, orchestrators=4) as w:
         for _ in range(10):
             run = await w.create(profile=GOV, plan=["assign"])
@@ -188,7 +188,7 @@ async def test_of_many_workers_racing_for_a_step_one_wins(place: Place) -> None:
 
 
 @pytest.mark.clause("GOV-09")
-async def test_a_step_that_is_held_is_not_given_again_until_its_lease_ends(place: Place) -> None:
+async def test_a_leased_step_is_not_claimed_again_until_its_lease_ends(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GOV, plan=["assign"])
         lease = await w.claim("bob")
@@ -227,7 +227,7 @@ async def test_heartbeats_extend_the_lease_of_long_work_up_to_its_timeout(place:
 
 
 @pytest.mark.clause("GOV-12")
-async def test_max_concurrency_holds_and_a_workflow_may_lower_it(place: Place) -> None:
+async def test_max_concurrency_is_enforced_and_a_workflow_may_lower_it(place: Place) -> None:
     caps = [Cap("acme", "", max_concurrency=3), Cap("acme", "wf:slow", max_concurrency=1)]
     async with World(place, orchestrators=2, caps=caps) as w:
         for _ in range(4):
@@ -252,7 +252,7 @@ async def test_max_concurrency_holds_and_a_workflow_may_lower_it(place: Place) -
 
 
 @pytest.mark.clause("GOV-12", "GOV-13")
-async def test_a_workflow_that_is_full_holds_up_neither_its_tenant_nor_another(place: Place) -> None:
+async def test_a_workflow_at_its_cap_blocks_no_other_work(place: Place) -> None:
     async with World(place, caps=[Cap("a", "wf:slow", max_concurrency=1)]) as w:
         await w.create(tenant="a", workflow="slow", plan=[step(f"s{n}") for n in range(20)])
         quick = await w.later(1).create(tenant="a", workflow="quick", plan=["only"])
@@ -265,7 +265,7 @@ async def test_a_workflow_that_is_full_holds_up_neither_its_tenant_nor_another(p
 
 
 @pytest.mark.clause("GOV-12")
-async def test_a_lease_given_at_creation_counts_against_the_cap_too(place: Place) -> None:
+async def test_a_lease_granted_at_creation_counts_against_the_cap(place: Place) -> None:
     async with World(place, caps=[Cap("acme", "", max_concurrency=1)]) as w:
         for _ in range(3):
             created = await w.created(profile=GOV, plan=["a"], eager=c.Claimant("bob"))
@@ -315,7 +315,7 @@ async def test_a_workflow_may_lower_max_runs_per_min(place: Place) -> None:
 
 
 @pytest.mark.clause("GOV-13")
-async def test_tenants_are_served_by_weight_and_a_long_queue_starves_nobody(place: Place) -> None:
+async def test_tenants_are_served_by_weight_and_none_starves(place: Place) -> None:
     caps = [Cap("big", "", weight=3)]
     async with World(place, caps=caps) as w:
         await w.create(profile=GOV, tenant="big", plan=[step(f"s{n}") for n in range(60)])
@@ -328,7 +328,7 @@ async def test_tenants_are_served_by_weight_and_a_long_queue_starves_nobody(plac
 
 
 @pytest.mark.clause("GOV-13")
-async def test_a_tenant_gains_nothing_by_many_workspaces_and_its_workspaces_take_turns(place: Place) -> None:
+async def test_a_tenants_workspaces_take_turns_within_its_share(place: Place) -> None:
     async with World(place) as w:
         for n in range(3):
             await w.create(
@@ -344,7 +344,7 @@ async def test_a_tenant_gains_nothing_by_many_workspaces_and_its_workspaces_take
 
 
 @pytest.mark.clause("GOV-13")
-async def test_within_a_tenant_priority_goes_first_then_age(place: Place) -> None:
+async def test_within_a_tenant_priority_comes_before_age(place: Place) -> None:
     async with World(place) as w:
         old = await w.create(profile=GOV, plan=["a"])
         young = await w.later(1).create(profile=GOV, plan=["a"])
@@ -375,7 +375,7 @@ async def test_backoff_grows_5_30_120_600_with_jitter_and_is_stored(place: Place
 
 
 @pytest.mark.clause("GOV-19")
-async def test_no_backoff_reaches_past_the_deadline(place: Place) -> None:
+async def test_a_backoff_never_ends_after_the_deadline(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GOV, plan=["assign"], timeout_seconds=20)
         await w.fail(await w.claim(), "HTTP_503")
@@ -390,7 +390,7 @@ async def test_no_backoff_reaches_past_the_deadline(place: Place) -> None:
 @pytest.mark.clause("GOV-23")
 @pytest.mark.parametrize("end", ["rejected", "expired"])
 @pytest.mark.parametrize("kind", ["gate", "suspension"])
-async def test_a_rejected_or_expired_approval_ends_step_and_run_for_good(
+async def test_a_rejected_or_expired_approval_ends_the_step_and_the_run(
     place: Place, end: str, kind: str
 ) -> None:
     async with World(place) as w:

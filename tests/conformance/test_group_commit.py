@@ -27,9 +27,7 @@ from tests.conformance.world import Place, World, step
 
 
 @pytest.mark.parametrize("late", ["fail", "claim", "cancel"])
-async def test_a_batch_blocked_on_a_run_decides_on_the_step_that_changed_behind_it(
-    place: Place, late: str
-) -> None:
+async def test_a_batch_blocked_on_a_run_decides_on_the_changed_step(place: Place, late: str) -> None:
     first = held(place)
     async with World(place, stores=[first, held(place)]) as w:
         run = await w.create(plan=[step("one"), step("two", "one")])
@@ -63,7 +61,7 @@ async def test_a_batch_blocked_on_a_run_decides_on_the_step_that_changed_behind_
         assert (await w.attempts(run))[0].state == "succeeded"
 
 
-async def test_a_cached_snapshot_is_not_believed_when_the_run_moved_on_elsewhere(place: Place) -> None:
+async def test_a_cached_snapshot_is_not_used_after_another_process_changed_the_run(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         other = w.through(1)
         for _ in range(5):
@@ -76,7 +74,7 @@ async def test_a_cached_snapshot_is_not_believed_when_the_run_moved_on_elsewhere
             assert await w.status(lease.run_id) == "canceled"
 
 
-async def test_a_lease_revoked_elsewhere_is_stale_here_at_once(place: Place) -> None:
+async def test_a_lease_revoked_by_another_process_is_stale_immediately(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         lease = await w.begin()
         await w.checkpoint(lease, "one")
@@ -89,7 +87,7 @@ async def test_a_lease_revoked_elsewhere_is_stale_here_at_once(place: Place) -> 
 
 
 @pytest.mark.guard_seconds(120)
-async def test_two_orchestrators_hammering_the_same_runs_answer_with_what_is_in_the_database(
+async def test_two_orchestrators_on_the_same_runs_answer_what_the_database_has(
     place: Place,
 ) -> None:
     dice = random.Random(7)
@@ -167,7 +165,7 @@ async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place)
 
 
 @pytest.mark.clause("GOV-12")
-async def test_two_claims_at_the_same_moment_do_not_exceed_a_cap_together(place: Place) -> None:
+async def test_two_simultaneous_claims_do_not_exceed_a_cap(place: Place) -> None:
     first = held(place)
     caps = [Cap("acme", "", max_concurrency=1)]
     async with World(place, stores=[first, held(place)], caps=caps) as w:
@@ -200,7 +198,7 @@ def most_at_once(attempts: list[AttemptRow]) -> int:
 
 @pytest.mark.guard_seconds(120)
 @pytest.mark.clause("GOV-09")
-async def test_of_several_processes_racing_for_each_step_one_wins(place: Place) -> None:
+async def test_one_of_several_processes_wins_the_race_for_each_step(place: Place) -> None:
     async with World(place) as w:
         w.hand.set(HostClock().now_us())
         runs = [await w.create(plan=["only"], profile="delta-ci") for _ in range(60)]
@@ -235,7 +233,7 @@ async def everything(w: World, store: Faulty, faults: Any) -> int:
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "before, then after", "after twice"])
-async def test_the_connection_is_cut_around_commit_one_effect_and_the_client_learns_the_truth(
+async def test_a_connection_cut_around_the_commit_leaves_one_effect_and_a_true_answer(
     place: Place, moment: str
 ) -> None:
     def faults(store: Faulty) -> None:
@@ -257,7 +255,7 @@ async def test_the_connection_is_cut_around_commit_one_effect_and_the_client_lea
         assert await w.run_ids() == [run]
 
 
-async def test_of_a_batch_that_was_cut_each_command_learns_its_own_fate(place: Place) -> None:
+async def test_each_command_of_a_cut_batch_gets_its_own_answer(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(20)]
@@ -269,7 +267,7 @@ async def test_of_a_batch_that_was_cut_each_command_learns_its_own_fate(place: P
         assert [await w.status(run) for run in runs] == ["succeeded"] * 19 + ["canceling"]
 
 
-async def test_a_claim_that_was_cut_gives_nothing_away_and_expires(place: Place) -> None:
+async def test_the_leases_of_a_cut_claim_expire_unused(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"], profile="delta-ci")
@@ -284,7 +282,7 @@ async def test_a_claim_that_was_cut_gives_nothing_away_and_expires(place: Place)
         await w.complete(lease)
 
 
-async def test_a_deletion_that_was_cut_is_answered_as_the_deletion_it_was(place: Place) -> None:
+async def test_a_cut_deletion_is_answered_correctly(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"])
@@ -295,7 +293,7 @@ async def test_a_deletion_that_was_cut_is_answered_as_the_deletion_it_was(place:
         assert await w.run_ids() == []
 
 
-async def test_a_delivery_that_meets_a_defect_is_owed_until_the_defect_is_gone(
+async def test_an_outbox_delivery_that_hits_a_defect_is_kept_until_the_defect_is_fixed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(snap: Any, command: c.Command, *rest: Any) -> Any:
@@ -321,7 +319,7 @@ async def test_a_delivery_that_meets_a_defect_is_owed_until_the_defect_is_gone(
         assert await w.status(lease.run_id) == "succeeded"
 
 
-async def test_a_row_that_nothing_can_be_made_of_holds_up_no_other(
+async def test_an_unreadable_outbox_row_blocks_no_other(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, broken = outbox._command, list[int]()
@@ -345,7 +343,7 @@ async def test_a_row_that_nothing_can_be_made_of_holds_up_no_other(
         assert await w.orchestrator.deliver(owed) == 2, "it is owed until the defect is gone"
 
 
-async def test_a_hundred_commands_at_once_on_a_run_that_nobody_remembers(place: Place) -> None:
+async def test_a_hundred_concurrent_commands_on_an_uncached_run_are_all_answered(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="delta-ci")
         for i in range(3):
@@ -357,7 +355,7 @@ async def test_a_hundred_commands_at_once_on_a_run_that_nobody_remembers(place: 
         await w.complete(lease)
 
 
-async def test_a_claim_the_database_refuses_is_told_so(postgres_place: Place) -> None:
+async def test_a_claim_that_the_database_refuses_raises_an_error(postgres_place: Place) -> None:
     async with World(postgres_place) as w:
         await w.create(plan=["a"])
         with pytest.raises(TenureError) as refused:
@@ -403,7 +401,7 @@ async def test_a_backend_terminated_around_commit_leaves_one_effect(postgres_pla
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-async def test_a_full_queue_says_so_and_whoever_waits_gets_in_later(place: Place, lanes: int) -> None:
+async def test_a_full_queue_refuses_and_accepts_waiting_commands_later(place: Place, lanes: int) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store], queue_max=6, lanes=lanes) as w:
         runs = [await w.create(plan=["a"]) for _ in range(4)]
@@ -427,7 +425,7 @@ async def test_a_full_queue_says_so_and_whoever_waits_gets_in_later(place: Place
         assert [(await w.kinds(run)).count("metadata") for run in runs] == [10] * 4
 
 
-async def test_whoever_waits_gets_in_also_when_several_lanes_emptied_the_queue(place: Place) -> None:
+async def test_a_waiting_command_is_accepted_after_several_lanes_emptied_the_queue(place: Place) -> None:
     store = Faulty(place.store())  # nothing is carried out before it is queued
     async with World(place, stores=[store], queue_max=6, lanes=2, command_seconds=3) as w:
         runs: dict[int, int] = {}
@@ -443,7 +441,7 @@ async def test_whoever_waits_gets_in_also_when_several_lanes_emptied_the_queue(p
         await asyncio.gather(*under_way)
 
 
-async def test_messages_of_a_lease_keep_their_order_where_the_queue_is_full(place: Place) -> None:
+async def test_messages_of_a_lease_keep_their_order_if_the_queue_is_full(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store], queue_max=3, lanes=1) as w:
         lease = await w.begin()
@@ -472,7 +470,7 @@ async def test_messages_of_a_lease_keep_their_order_where_the_queue_is_full(plac
         await w.complete(lease, seq=200)
 
 
-async def test_every_command_gets_one_answer_its_result_or_its_error(place: Place) -> None:
+async def test_every_command_gets_one_result_or_one_error(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(10)]
@@ -500,7 +498,7 @@ async def test_every_command_gets_one_answer_its_result_or_its_error(place: Plac
             assert codes == ["RUN_TERMINAL_STATE", "RUN_TERMINAL_STATE", "RUN_NOT_FOUND"]
 
 
-async def test_stopping_finishes_what_was_submitted(place: Place) -> None:
+async def test_stopping_finishes_submitted_commands(place: Place) -> None:
     async with World(place) as w:
         runs = [await w.create(plan=["a"]) for _ in range(50)]
         futures = [w.orchestrator.submit(c.RequestCancel(run_id=run)) for run in runs]
@@ -514,7 +512,7 @@ async def test_stopping_finishes_what_was_submitted(place: Place) -> None:
 
 
 @pytest.mark.parametrize("bad", ["nul", "huge number", "surrogate"])
-async def test_one_command_that_no_database_could_keep_fails_alone(place: Place, bad: str) -> None:
+async def test_a_command_that_no_database_can_store_fails_alone(place: Place, bad: str) -> None:
     async with World(place) as w:
         requests = [w.request(plan=["a"]) for _ in range(50)]
         spoiled = {
@@ -531,7 +529,7 @@ async def test_one_command_that_no_database_could_keep_fails_alone(place: Place,
         assert len(await w.run_ids()) == 50
 
 
-async def test_one_command_that_only_the_database_refuses_fails_alone(
+async def test_a_command_that_only_this_database_refuses_fails_alone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A defect of ours that lets by what a CHECK does not: the others of its batch must not suffer from it."""
@@ -555,7 +553,7 @@ async def test_one_command_that_only_the_database_refuses_fails_alone(
     plans._checked.cache_clear()
 
 
-async def test_commands_wait_while_the_store_is_away_and_succeed_when_it_is_back(place: Place) -> None:
+async def test_commands_wait_during_an_outage_of_the_store_and_succeed_afterwards(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"])
@@ -568,7 +566,7 @@ async def test_commands_wait_while_the_store_is_away_and_succeed_when_it_is_back
         assert not store.before
 
 
-async def test_a_store_that_stays_away_is_said_to_be_and_nothing_is_done_twice_later(place: Place) -> None:
+async def test_a_long_outage_is_reported_and_nothing_is_done_twice(place: Place) -> None:
     store = Faulty(place.store())
     async with World(place, stores=[store], command_seconds=0.05) as w:
         run = await w.create(plan=["a"])
@@ -582,7 +580,7 @@ async def test_a_store_that_stays_away_is_said_to_be_and_nothing_is_done_twice_l
 
 
 @pytest.mark.guard_seconds(90)
-async def test_every_connection_lost_at_once_is_made_anew(postgres_place: Place) -> None:
+async def test_lost_connections_are_all_replaced(postgres_place: Place) -> None:
     async with World(postgres_place, orchestrators=2) as w:
         runs = [await w.create(plan=["a"], profile="delta-ci") for _ in range(10)]
         leases = await w.claims(limit=10)

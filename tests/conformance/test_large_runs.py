@@ -35,7 +35,7 @@ def few_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert len(asked) <= ROUNDS_MAX, asked
 
 
-async def test_a_suspension_asks_for_all_its_waits_at_once(
+async def test_a_suspension_loads_all_of_its_waits_in_one_query(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:
@@ -52,7 +52,7 @@ async def test_a_suspension_asks_for_all_its_waits_at_once(
         assert [wait.name for wait in await w.waits(lease.run_id) if wait.state == "settled"] == ["e7"]
 
 
-async def test_an_event_goes_to_the_oldest_wait_of_its_name_whatever_was_loaded_before(place: Place) -> None:
+async def test_an_event_goes_to_the_oldest_wait_of_its_name(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         first, second = [
@@ -65,7 +65,7 @@ async def test_an_event_goes_to_the_oldest_wait_of_its_name_whatever_was_loaded_
         assert states == {first: "settled", second: "closed"}
 
 
-async def test_events_that_came_early_are_taken_in_their_order_whatever_was_loaded_before(
+async def test_early_events_are_taken_in_their_order(
     place: Place,
 ) -> None:
     async with World(place) as w:
@@ -78,7 +78,7 @@ async def test_events_that_came_early_are_taken_in_their_order_whatever_was_load
         assert [await w.body(lease.run_id, ref) for ref in taken] == [b"0", b"1", b"2"]
 
 
-async def test_steps_are_added_to_many_steps_in_few_rounds(
+async def test_adding_steps_to_a_large_run_takes_few_queries(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:

@@ -14,7 +14,7 @@ from tests.conformance.world import Place, World, gate, step
 from tests.profile_words import edges
 
 
-async def test_an_attempt_is_charged_when_claimed_so_a_job_that_kills_its_worker_ends(place: Place) -> None:
+async def test_a_claim_charges_an_attempt_so_a_job_that_kills_its_workers_ends(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["deadly", "after"])
         other = await w.create(plan=["harmless"])
@@ -28,7 +28,7 @@ async def test_an_attempt_is_charged_when_claimed_so_a_job_that_kills_its_worker
         assert await w.status(other) in ("running", "failed")  # it went its own way
 
 
-async def test_a_release_gives_the_charge_back_and_a_new_checkpoint_sets_it_to_zero(place: Place) -> None:
+async def test_a_release_refunds_the_attempt_and_a_new_checkpoint_resets_the_count(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"])
         for _ in range(10):  # a worker that shuts down ten times costs nothing
@@ -47,7 +47,7 @@ async def test_a_release_gives_the_charge_back_and_a_new_checkpoint_sets_it_to_z
         ]
 
 
-async def test_a_released_lease_is_ended_for_its_holder(place: Place) -> None:
+async def test_a_released_lease_is_over_for_its_worker(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"])
         old = await w.claim("bob")
@@ -58,7 +58,7 @@ async def test_a_released_lease_is_ended_for_its_holder(place: Place) -> None:
         assert await w.status(run) == "succeeded"
 
 
-async def test_code_that_does_not_fit_parks_the_run_until_somebody_looks(place: Place) -> None:
+async def test_code_that_does_not_match_parks_the_run(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"])
         await w.park(await w.claim(), "step 'two' is called 'deux' here")
@@ -71,7 +71,7 @@ async def test_code_that_does_not_fit_parks_the_run_until_somebody_looks(place: 
         assert await w.status(run) == "succeeded"
 
 
-async def test_a_paused_run_gets_no_new_lease_and_its_deadline_goes_on(place: Place) -> None:
+async def test_a_paused_run_gets_no_new_lease_and_its_deadline_keeps_running(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=[step("one"), step("two", "one")])
         lease = await w.claim()
@@ -97,7 +97,7 @@ async def test_a_claim_names_its_queue(place: Place) -> None:
         assert [lease.name for lease in await w.claims(limit=5, queues=("gpu", "other"))] == ["gpu"]
 
 
-async def test_another_tenants_run_looks_exactly_like_none(place: Place) -> None:
+async def test_another_tenants_run_looks_like_a_missing_run(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"], tenant="acme")
         said = set()
@@ -109,7 +109,7 @@ async def test_another_tenants_run_looks_exactly_like_none(place: Place) -> None
         assert (await w.do(c.RequestCancel(run_id=run, tenant="acme")))["status"] == "canceled"
 
 
-async def test_unknown_steps_and_leases_are_named(place: Place) -> None:
+async def test_errors_name_unknown_steps_and_leases(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"])
         async with w.refuses("STEP_NOT_FOUND"):
@@ -123,7 +123,9 @@ async def test_unknown_steps_and_leases_are_named(place: Place) -> None:
                 await w.claims(limit=limit)
 
 
-async def test_an_output_one_byte_over_the_limit_is_refused_and_the_step_can_still_end(place: Place) -> None:
+async def test_an_output_one_byte_over_the_limit_is_refused_and_the_step_can_still_finish(
+    place: Place,
+) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"])
         lease = await w.claim()
@@ -133,7 +135,7 @@ async def test_an_output_one_byte_over_the_limit_is_refused_and_the_step_can_sti
         assert ((await w.run(run)).status, (await w.run(run)).reason) == ("failed", "PAYLOAD_TOO_LARGE")
 
 
-async def test_a_checkpoint_may_start_fail_and_be_done_and_is_recognised_when_repeated(place: Place) -> None:
+async def test_a_checkpoint_may_start_fail_and_complete_and_repeats_are_recognised(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         await w.checkpoint(lease, "call", state="started", idempotent=False, seq=1)
@@ -154,7 +156,7 @@ async def test_a_checkpoint_may_start_fail_and_be_done_and_is_recognised_when_re
 # -------------------------------------------------------------------------------------------- wake-ups
 
 
-async def test_a_claimer_that_waits_is_woken_by_work_made_elsewhere(place: Place) -> None:
+async def test_a_waiting_claim_is_woken_by_work_from_another_process(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         waiting = asyncio.create_task(w.through(1).claims("bob", wait_seconds=50))
         await asyncio.sleep(0)
@@ -170,7 +172,7 @@ async def test_a_claimer_that_waits_is_woken_by_work_made_elsewhere(place: Place
         assert [lease.name for lease in await waiting] == ["c"]
 
 
-async def test_nobody_is_woken_for_a_step_that_its_creator_has_taken(
+async def test_no_claim_is_woken_for_a_step_that_its_creator_leased(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:
@@ -189,7 +191,7 @@ async def test_nobody_is_woken_for_a_step_that_its_creator_has_taken(
         assert told == 1
 
 
-async def test_a_lost_wake_up_costs_a_moment_and_never_the_work(place: Place) -> None:
+async def test_a_lost_wake_up_only_delays_the_work(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         for store in w.stores:
             store.wait_for_work = _deaf
@@ -204,7 +206,7 @@ async def _deaf(timeout_s: float) -> bool:
     return True
 
 
-async def test_a_claimer_that_waits_in_vain_gets_nothing(place: Place) -> None:
+async def test_a_claim_that_times_out_returns_nothing(place: Place) -> None:
     async with World(place) as w:
         assert await w.claims("bob", wait_seconds=0.01) == []
 
@@ -212,7 +214,7 @@ async def test_a_claimer_that_waits_in_vain_gets_nothing(place: Place) -> None:
 # --------------------------------------------------------------------------------------------- history
 
 
-async def test_events_hold_no_payload_and_no_label_and_a_payload_can_be_erased(place: Place) -> None:
+async def test_events_contain_no_payload_and_no_label_and_a_payload_can_be_erased(place: Place) -> None:
     secrets = [
         b"input-4711", b"output-4711", b"checkpoint-4711", b"question-4711", b"reason-4711", b"event-4711",
         b"message-4711", b"label-4711", b"late-4711",
@@ -239,7 +241,7 @@ async def test_events_hold_no_payload_and_no_label_and_a_payload_can_be_erased(p
         assert "label-4711" in (await w.spec(run)).labels
 
 
-async def test_a_short_output_lies_with_its_checkpoint_and_can_be_erased_there(place: Place) -> None:
+async def test_a_short_output_is_stored_in_its_checkpoint_and_can_be_erased(place: Place) -> None:
     short, long = b"s" * CHECKPOINT_OUTPUT_BYTES_MAX, b"l" * (CHECKPOINT_OUTPUT_BYTES_MAX + 1)
     async with World(place) as w:
         lease = await w.begin(input=b"input")
@@ -276,7 +278,7 @@ async def test_a_short_output_lies_with_its_checkpoint_and_can_be_erased_there(p
         await w.complete(lease)  # and the chain is whole: the doctor looks at the end
 
 
-async def test_one_command_makes_one_event_that_lists_every_edge_in_order(place: Place) -> None:
+async def test_one_command_writes_one_event_with_every_edge_in_order(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a", gate(), "b"])
         await w.complete(await w.claim(ack=True))
@@ -298,7 +300,7 @@ async def test_one_command_makes_one_event_that_lists_every_edge_in_order(place:
 # ----------------------------------------------------------------------------------- facts and the end
 
 
-async def test_a_finished_run_is_reported_sealed_and_then_deleted_without_a_trace(place: Place) -> None:
+async def test_a_finished_run_is_reported_sealed_and_then_deleted_completely(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job", gate()], input=b"secret", labels='{"a":1}')
         kept = await w.create(plan=["job"])
@@ -317,7 +319,7 @@ async def test_a_finished_run_is_reported_sealed_and_then_deleted_without_a_trac
 
 
 @pytest.mark.parametrize("text", ["[]", "{" + " " * 70_000 + "}"])
-async def test_labels_that_are_no_object_or_too_long_are_refused(place: Place, text: str) -> None:
+async def test_labels_that_are_not_an_object_or_too_long_are_refused(place: Place, text: str) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"], labels='{"kept":1}')
         async with w.refuses("INVALID_INPUT"):

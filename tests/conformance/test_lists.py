@@ -32,7 +32,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
 
 
 @pytest.mark.clause("GWI-21")
-async def test_pages_of_runs_that_share_their_moments_lose_and_repeat_nothing(opened: OpenStore) -> None:
+async def test_pages_of_runs_with_equal_times_lose_and_repeat_nothing(opened: OpenStore) -> None:
     """Twelve runs at three moments, five at a time."""
     runs = [a_run(100 + n, created_at=1000 + n // 4, repo="app" if n % 2 else None) for n in range(12)]
     others = a_run(200, tenant="beta", created_at=1001)
@@ -60,7 +60,7 @@ async def test_pages_of_runs_that_share_their_moments_lose_and_repeat_nothing(op
         }
 
 
-async def test_open_questions_come_newest_first_by_kind(opened: OpenStore) -> None:
+async def test_open_approvals_are_listed_newest_first_by_kind(opened: OpenStore) -> None:
     run = a_run(100)
     asked = [
         a_wait(100, n, kind="proposal" if n == 2 else "approval", name=f"act {n}", label=f"l{n}")
@@ -107,7 +107,7 @@ async def test_postgres_reads_pages_from_indexes(postgres_dsn: str, analyze: boo
             assert pages(found) < few, f"{name} looks at {pages(found)} pages"
 
 
-def test_sqlite_reads_pages_from_indexes_in_their_order() -> None:
+def test_sqlite_reads_pages_from_indexes_in_order() -> None:
     connection = apsw.Connection(":memory:")
     apply_migrations(connection, MIGRATIONS, 0)
     for name in run_lists.READS.keys() | approval_queries.READS.keys():

@@ -82,7 +82,7 @@ async def names(w: World, lease: Lease) -> list[str]:
     return [row.name for row in sorted(rows, key=lambda row: row.no)]
 
 
-async def test_it_is_done_when_submit_returns(sqlite_place: Place) -> None:
+async def test_a_lone_command_is_committed_when_submit_returns(sqlite_place: Place) -> None:
     async with a_world(sqlite_place) as w:
         lease = await begun(w.orchestrator)
         counted = w.orchestrator.batches, w.orchestrator.commands
@@ -93,7 +93,7 @@ async def test_it_is_done_when_submit_returns(sqlite_place: Place) -> None:
         assert await names(w, lease) == ["part-1"]
 
 
-async def test_where_a_commit_is_a_round_trip_it_is_waited_for(postgres_place: Place) -> None:
+async def test_a_lone_command_is_awaited_if_a_commit_is_a_round_trip(postgres_place: Place) -> None:
     async with World(postgres_place) as w:
         lease = await begun(w.orchestrator)
         answer = w.orchestrator.submit(recorded(lease, 1))
@@ -102,7 +102,7 @@ async def test_where_a_commit_is_a_round_trip_it_is_waited_for(postgres_place: P
         assert await names(w, lease) == ["part-1"]
 
 
-async def test_a_run_that_never_waits_lets_the_loop_turn(sqlite_place: Place) -> None:
+async def test_a_run_that_never_waits_does_not_block_the_event_loop(sqlite_place: Place) -> None:
     async with a_world(sqlite_place) as w:
         lease = await begun(w.orchestrator)
         answers = [w.orchestrator.submit(recorded(lease, n)) for n in range(1, LONE_COMMANDS_MAX + 3)]
@@ -111,7 +111,7 @@ async def test_a_run_that_never_waits_lets_the_loop_turn(sqlite_place: Place) ->
         assert await names(w, lease) == [f"part-{n}" for n in range(1, LONE_COMMANDS_MAX + 3)]
 
 
-async def test_many_runs_are_committed_together(sqlite_place: Place) -> None:
+async def test_commands_of_many_runs_share_a_commit(sqlite_place: Place) -> None:
     async with a_world(sqlite_place) as w:
 
         async def one() -> None:
@@ -124,7 +124,7 @@ async def test_many_runs_are_committed_together(sqlite_place: Place) -> None:
         assert w.orchestrator.batches <= LONE_COMMANDS_MAX + 15
 
 
-async def test_it_does_not_overtake_a_batch_that_is_under_way(sqlite_place: Place) -> None:
+async def test_a_lone_command_does_not_overtake_a_running_batch(sqlite_place: Place) -> None:
     async with a_world(sqlite_place) as w:
         lease = await begun(w.orchestrator)
         for n in range(1, LONE_COMMANDS_MAX + 1):
@@ -141,7 +141,7 @@ async def test_it_does_not_overtake_a_batch_that_is_under_way(sqlite_place: Plac
         assert (await names(w, lease))[-2:] == [f"part-{LONE_COMMANDS_MAX + n}" for n in (1, 2)]
 
 
-async def test_a_run_that_has_moved_on_elsewhere_is_decided_anew(sqlite_place: Place) -> None:
+async def test_a_run_changed_by_another_process_is_decided_again(sqlite_place: Place) -> None:
     async with a_world(sqlite_place, orchestrators=2) as w:
         here, there = w.orchestrators
         lease = await begun(here)
@@ -156,7 +156,7 @@ async def test_a_run_that_has_moved_on_elsewhere_is_decided_anew(sqlite_place: P
         assert await names(w, lease) == ["part-1", "part-2", "part-3"]
 
 
-async def test_a_refusal_goes_the_ordinary_way_and_changes_nothing(sqlite_place: Place) -> None:
+async def test_a_refused_lone_command_is_decided_again_in_a_batch(sqlite_place: Place) -> None:
     async with a_world(sqlite_place) as w:
         lease = await begun(w.orchestrator)
         await w.orchestrator.send(recorded(lease, 1))
@@ -167,7 +167,7 @@ async def test_a_refusal_goes_the_ordinary_way_and_changes_nothing(sqlite_place:
         assert await names(w, lease) == ["part-1", "part-2"]
 
 
-async def test_a_locked_file_is_waited_for(sqlite_place: Place) -> None:
+async def test_a_lone_command_waits_for_a_locked_file(sqlite_place: Place) -> None:
     async with a_world(sqlite_place) as w:
         lease = await begun(w.orchestrator)
         other = apsw.Connection(sqlite_place.address)
@@ -182,7 +182,7 @@ async def test_a_locked_file_is_waited_for(sqlite_place: Place) -> None:
         assert w.orchestrator.submit(recorded(lease, 2)).done(), "what is known of the run was kept meanwhile"
 
 
-async def test_what_may_have_happened_is_not_decided_again_without_a_look(sqlite_place: Place) -> None:
+async def test_a_commit_of_unknown_fate_is_checked_before_it_is_decided_again(sqlite_place: Place) -> None:
     """Not even when somebody has loaded the run in between."""
     store = Unsure(sqlite_place.address)
     async with World(sqlite_place, stores=[store]) as w:
@@ -202,7 +202,7 @@ async def test_what_may_have_happened_is_not_decided_again_without_a_look(sqlite
         assert [event.kind for event in events].count("metadata") == 1
 
 
-async def test_what_a_run_owes_is_delivered_in_a_span_of_nobody(sqlite_place: Place) -> None:
+async def test_outbox_deliveries_have_no_parent_span(sqlite_place: Place) -> None:
     """As it is when a batch was committed: else a run that goes on as another one gave it the trace of whoever happened to be alone."""
     context = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
     async with a_world(sqlite_place) as w:
@@ -218,7 +218,7 @@ async def test_what_a_run_owes_is_delivered_in_a_span_of_nobody(sqlite_place: Pl
 
 
 @pytest.mark.parametrize("opener", [0, 1])
-async def test_a_feed_is_told_from_the_moment_somebody_opens_it(sqlite_place: Place, opener: int) -> None:
+async def test_a_feed_has_everything_from_the_moment_it_is_opened(sqlite_place: Place, opener: int) -> None:
     """Whoever has written before without one remembers that there was none."""
     async with a_world(sqlite_place, orchestrators=2) as w:
         lease = await begun(w.orchestrator)

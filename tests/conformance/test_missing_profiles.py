@@ -32,7 +32,7 @@ def _ours() -> Iterator[None]:
         yield
 
 
-async def test_a_run_of_an_own_profile_has_a_whole_life(place: Place) -> None:
+async def test_a_run_with_a_custom_profile_runs_to_its_end(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile="ours", plan=["build", gate()])
         await w.complete(await w.claim())
@@ -40,7 +40,7 @@ async def test_a_run_of_an_own_profile_has_a_whole_life(place: Place) -> None:
         assert (await w.status(run), (await w.run(run)).profile) == ("succeeded", "ours")
 
 
-async def test_commands_on_it_are_refused_and_may_succeed_elsewhere(place: Place) -> None:
+async def test_commands_on_a_run_with_an_unknown_profile_are_refused_as_retryable(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="ours")
         run = lease.run_id
@@ -59,7 +59,7 @@ async def test_commands_on_it_are_refused_and_may_succeed_elsewhere(place: Place
         assert await w.status(run) == "succeeded"
 
 
-async def test_the_others_of_its_batch_are_decided(place: Place) -> None:
+async def test_other_runs_of_the_batch_are_decided(place: Place) -> None:
     async with World(place) as w:
         theirs = await w.create(profile="ours")
         mine = [await w.create() for _ in range(5)]
@@ -72,7 +72,7 @@ async def test_the_others_of_its_batch_are_decided(place: Place) -> None:
         assert await w.status(theirs) == "queued"
 
 
-async def test_a_claim_passes_it_over(place: Place) -> None:
+async def test_a_claim_skips_a_run_with_an_unknown_profile(place: Place) -> None:
     async with World(place) as w:
         theirs = [await w.create(profile="ours", priority=9, plan=["a", "b"]) for _ in range(3)]
         mine = await w.create()
@@ -83,7 +83,9 @@ async def test_a_claim_passes_it_over(place: Place) -> None:
         assert {lease.run_id for lease in await other.claims(limit=9)} == set(theirs)
 
 
-async def test_a_sweep_passes_it_over(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_skips_a_run_with_an_unknown_profile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 2)
     async with World(place) as w:
         theirs = [await w.create(profile="ours", plan=[pause(within_seconds=10)]) for _ in range(5)]
@@ -102,7 +104,7 @@ async def test_a_sweep_passes_it_over(place: Place, monkeypatch: pytest.MonkeyPa
         assert not sweeping._timers._keys  # what others have done is forgotten
 
 
-async def test_what_it_is_owed_is_kept_for_another_process(
+async def test_its_outbox_rows_are_kept_for_another_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 1)
@@ -139,7 +141,7 @@ async def _lost(*_: object) -> int:
     return 0
 
 
-async def test_a_child_that_cannot_be_made_here_is_made_elsewhere(
+async def test_a_child_with_an_unknown_profile_is_created_by_another_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:
@@ -159,7 +161,9 @@ async def test_a_child_that_cannot_be_made_here_is_made_elsewhere(
         assert (await w.run(child)).profile == "ours"
 
 
-async def test_a_schedule_of_it_stays_due(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_schedule_with_an_unknown_profile_stays_due(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(schedules, "SCHEDULES_AT_ONCE_MAX", 1)
     async with World(place) as w:
         await put(w, hourly(name="theirs", profile="ours", catch_up="all"))
@@ -173,7 +177,7 @@ async def test_a_schedule_of_it_stays_due(place: Place, monkeypatch: pytest.Monk
         assert len(await slots(w)) == 2
 
 
-async def test_it_is_listed_and_shown_in_the_kernels_words(place: Place) -> None:
+async def test_a_run_with_an_unknown_profile_is_shown_in_the_kernels_words(place: Place) -> None:
     async with World(place) as w:
         theirs = await w.create(profile="ours", plan=["build", "test"])
         mine = await w.create(profile="approval-runs", plan=["build"])
@@ -188,7 +192,7 @@ async def test_it_is_listed_and_shown_in_the_kernels_words(place: Place) -> None
         assert notifications.changed_status_word("ours", "queued", "running", "Claim") == "running"
 
 
-async def test_the_doctor_examines_it_with_all_others(place: Place) -> None:
+async def test_the_doctor_examines_runs_with_unknown_profiles(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="ours")
         await w.cancel(lease.run_id)

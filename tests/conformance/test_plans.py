@@ -14,7 +14,7 @@ from tenure.orchestrator import claims
 from tests.conformance.world import Place, World, gate, step
 
 
-async def test_whoever_asks_for_a_run_does_not_approve_in_its_child(place: Place) -> None:
+async def test_the_requester_of_a_run_cannot_approve_in_its_child(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(by="u_alice")
         kid = w.orchestrator.new_id("default")
@@ -27,7 +27,7 @@ async def test_whoever_asks_for_a_run_does_not_approve_in_its_child(place: Place
         assert await w.status(kid) == "succeeded"
 
 
-async def test_whoever_asks_for_a_run_again_is_its_requester(place: Place) -> None:
+async def test_the_person_who_reruns_a_run_is_its_requester(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(by="u_bob", plan=["a"])
         await w.cancel(run)
@@ -36,7 +36,7 @@ async def test_whoever_asks_for_a_run_again_is_its_requester(place: Place) -> No
 
 
 @pytest.mark.parametrize("held", ["delayed", "planning", "rated"])
-async def test_a_run_that_begins_later_supersedes_the_older_ones_then(place: Place, held: str) -> None:
+async def test_a_delayed_run_supersedes_older_runs_when_it_starts(place: Place, held: str) -> None:
     caps = [Cap("acme", "", max_runs_per_min=1)] if held == "rated" else []
     async with World(place, caps=caps) as w:
         same: dict[str, Any] = {
@@ -83,7 +83,7 @@ async def test_a_delayed_run_supersedes_nothing_newer(place: Place) -> None:
         assert (await w.run(newest)).admitted_at is not None
 
 
-async def test_only_the_first_in_line_for_a_key_looks_often_and_nobody_is_forgotten(place: Place) -> None:
+async def test_only_the_first_run_in_line_for_a_key_polls_often(place: Place) -> None:
     async with World(place) as w:
         holder, first, second, third = [await w.create(plan=["a"], concurrency_key="k") for _ in range(4)]
         await w.later(KEY_POLL_SECONDS + 0.1).sweep()
@@ -104,14 +104,14 @@ async def test_only_the_first_in_line_for_a_key_looks_often_and_nobody_is_forgot
         assert [await w.status(run) for run in (one, two, three)] == ["succeeded"] * 3
 
 
-async def test_a_wall_clock_deadline_comes_before_a_later_start(place: Place) -> None:
+async def test_a_wall_clock_deadline_may_pass_before_a_delayed_start(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a"], wall_clock=True, timeout_seconds=10, not_before=w.now + us(3600))
         await w.later(10.1).sweep()
         assert await w.status(run) == "timed_out"
 
 
-async def test_tenants_at_their_caps_do_not_hide_one_with_work(
+async def test_tenants_at_their_caps_do_not_hide_a_tenant_with_work(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "QUEUES_WINDOW", 4)
@@ -127,7 +127,7 @@ async def test_tenants_at_their_caps_do_not_hide_one_with_work(
             assert (await w.claim()).tenant == tenant
 
 
-async def test_priority_counts_across_queues(place: Place) -> None:
+async def test_priority_applies_across_queues(place: Place) -> None:
     async with World(place) as w:
         for name, queue, priority in (
             ("late", "q1", 0),
@@ -140,7 +140,7 @@ async def test_priority_counts_across_queues(place: Place) -> None:
         assert order == ["urgent", "late", "later", "last"]
 
 
-async def test_a_need_that_was_met_before_is_known_to_a_rerun(place: Place) -> None:
+async def test_a_rerun_knows_needs_that_were_met_before(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a", step("open")])
         await w.complete(await w.claim())

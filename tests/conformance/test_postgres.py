@@ -135,7 +135,7 @@ async def end_backends(connection: Any) -> int:
 # ----------------------------------------------------------------------------------------------- locks
 
 
-async def test_a_transaction_that_waited_for_a_run_sees_the_step_that_changed_behind_it(
+async def test_a_transaction_that_waited_for_a_run_sees_its_changed_step(
     postgres_dsn: str,
 ) -> None:
     """Lock, then load: the load is a statement of its own, so its snapshot is taken after the lock."""
@@ -159,7 +159,7 @@ async def test_a_transaction_that_waited_for_a_run_sees_the_step_that_changed_be
 
 
 @pytest.mark.parametrize("changing", [True, False])
-async def test_a_save_that_waited_for_a_run_looks_at_its_version_again(
+async def test_a_save_that_waited_for_a_run_checks_its_version_again(
     postgres_dsn: str, changing: bool
 ) -> None:
     """Whether the run itself changes or is only expected to be where it was."""
@@ -178,7 +178,7 @@ async def test_a_save_that_waited_for_a_run_looks_at_its_version_again(
         assert await store.read("events_of", 1) == []
 
 
-async def test_crossed_locks_are_a_conflict_that_wrote_nothing(postgres_dsn: str) -> None:
+async def test_a_deadlock_is_a_conflict_that_wrote_nothing(postgres_dsn: str) -> None:
     """We never lock out of order; somebody else may."""
 
     def one_then_two() -> Transaction[Saved]:
@@ -242,7 +242,7 @@ async def test_saves_of_the_same_runs_on_many_lanes_never_deadlock(postgres_dsn:
         assert sum(wrote) == sum(await versions(store, *run_ids))
 
 
-async def test_free_runs_leave_out_what_others_hold(postgres_dsn: str) -> None:
+async def test_locking_free_runs_skips_locked_runs(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1, 2, 3)
         async with other.transaction():
@@ -252,7 +252,7 @@ async def test_free_runs_leave_out_what_others_hold(postgres_dsn: str) -> None:
                 assert [run.id for run in free] == [1, 3]
 
 
-async def test_a_tenant_is_locked_until_the_commit(postgres_dsn: str) -> None:
+async def test_a_tenant_lock_lasts_until_the_commit(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         query = "select pg_advisory_xact_lock(hashtextextended('acme', 7450))"
         async with other.transaction():
@@ -271,7 +271,7 @@ async def ask_on(store: PostgresStore, lane: int, name: str, rows: list[tuple[An
     return await store.transact(transaction, lane=lane)
 
 
-async def test_a_lock_that_is_never_given_up_is_a_busy_store(postgres_dsn: str) -> None:
+async def test_a_lock_that_is_never_released_is_reported_as_a_busy_store(postgres_dsn: str) -> None:
     async with opened(postgres_dsn, patience_seconds=0.2) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
         async with other.transaction():
@@ -283,7 +283,7 @@ async def test_a_lock_that_is_never_given_up_is_a_busy_store(postgres_dsn: str) 
         assert (await save(store, change(1, 0))).ids == {1}
 
 
-async def test_whoever_is_interrupted_leaves_no_lock_behind(postgres_dsn: str) -> None:
+async def test_an_interrupted_transaction_releases_its_locks(postgres_dsn: str) -> None:
     def lock_both() -> Transaction[list[RunRow]]:
         yield Query("lock_runs", [(1,)])
         runs: list[RunRow] = yield Query("lock_runs", [(2,)])
@@ -305,7 +305,7 @@ async def test_whoever_is_interrupted_leaves_no_lock_behind(postgres_dsn: str) -
 # ----------------------------------------------------------------------------------- lost connections
 
 
-async def test_connections_that_were_ended_while_idle_come_back_unnoticed(postgres_dsn: str) -> None:
+async def test_idle_connections_that_were_closed_are_replaced_silently(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
         assert await versions(store, 1) == [0]
@@ -315,7 +315,7 @@ async def test_connections_that_were_ended_while_idle_come_back_unnoticed(postgr
         assert await versions(store, 1) == [1]
 
 
-async def test_a_transaction_cut_off_before_its_commit_is_made_and_run_again(postgres_dsn: str) -> None:
+async def test_a_transaction_cut_before_its_commit_is_repeated(postgres_dsn: str) -> None:
     makes = 0
 
     def twice() -> Transaction[Saved]:
@@ -337,7 +337,7 @@ async def test_a_transaction_cut_off_before_its_commit_is_made_and_run_again(pos
         assert await versions(store, 1) == [1]
 
 
-async def test_a_single_save_cut_off_under_way_is_ambiguous_and_the_store_goes_on(postgres_dsn: str) -> None:
+async def test_a_single_save_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
         async with other.transaction():
@@ -350,7 +350,7 @@ async def test_a_single_save_cut_off_under_way_is_ambiguous_and_the_store_goes_o
         assert (await save(store, change(1, 0), single=True)).ids == {1}
 
 
-async def test_a_commit_cut_off_under_way_is_ambiguous(postgres_dsn: str) -> None:
+async def test_a_commit_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
         await other.execute("""
@@ -366,9 +366,7 @@ async def test_a_commit_cut_off_under_way_is_ambiguous(postgres_dsn: str) -> Non
 
 
 @pytest.mark.parametrize("single", [True, False])
-async def test_a_commit_whose_answer_was_lost_is_ambiguous_and_proven_by_its_event(
-    postgres_dsn: str, single: bool
-) -> None:
+async def test_a_commit_with_a_lost_answer_is_proven_by_its_event(postgres_dsn: str, single: bool) -> None:
     async with (
         Wire(postgres_dsn).strung() as wire,
         opened(wire.dsn) as store,
@@ -395,7 +393,7 @@ async def test_a_commit_whose_answer_was_lost_is_ambiguous_and_proven_by_its_eve
         assert (await save(store, change(1, 2), single=single)).ids == {1}
 
 
-async def test_a_server_that_restarts_is_waited_for() -> None:
+async def test_the_store_waits_for_a_server_that_restarts() -> None:
     with PrivatePostgres(QUICK_SETTINGS) as server:
         async with opened(server.dsn()) as store:
             await make_runs(store, 1)
@@ -412,7 +410,7 @@ async def test_a_server_that_restarts_is_waited_for() -> None:
             assert await versions(store, 1) == [1]
 
 
-async def test_a_server_that_stays_away_is_unavailable() -> None:
+async def test_a_server_that_does_not_come_back_is_unavailable() -> None:
     with PrivatePostgres(QUICK_SETTINGS) as server:
         async with opened(server.dsn(), patience_seconds=0.3) as store:
             await make_runs(store, 1)
@@ -431,7 +429,7 @@ async def test_a_server_that_stays_away_is_unavailable() -> None:
             assert refused.value.code == "STORE_UNAVAILABLE"
 
 
-async def test_a_server_that_stops_answering_is_given_up_and_found_again(postgres_dsn: str) -> None:
+async def test_the_store_reconnects_to_a_server_that_stopped_answering(postgres_dsn: str) -> None:
     """Half-open: no reset ever comes. What was under way as a commit is ambiguous, anything else is run again."""
     async with (
         Wire(postgres_dsn).strung() as wire,
@@ -449,7 +447,7 @@ async def test_a_server_that_stops_answering_is_given_up_and_found_again(postgre
         assert (await save(store, change(1, 2))).ids == {1}  # the ambiguous one did happen
 
 
-async def test_a_store_that_is_closed_finishes_what_is_under_way_and_refuses_the_rest(
+async def test_closing_a_store_finishes_running_work_and_refuses_new_work(
     postgres_dsn: str,
 ) -> None:
     async with by_hand(postgres_dsn) as other:
@@ -477,7 +475,7 @@ async def test_a_store_that_is_closed_finishes_what_is_under_way_and_refuses_the
                 break
 
 
-async def test_a_type_that_changed_under_a_prepared_statement_is_no_error(postgres_dsn: str) -> None:
+async def test_a_changed_type_does_not_break_prepared_statements(postgres_dsn: str) -> None:
     """A migration of a later version went by."""
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
@@ -494,7 +492,7 @@ async def test_a_type_that_changed_under_a_prepared_statement_is_no_error(postgr
 # ------------------------------------------------------------------------------------------- refusals
 
 
-async def test_what_the_server_refuses_has_a_name_and_leaves_the_lane_usable(postgres_dsn: str) -> None:
+async def test_a_refusal_of_the_server_has_a_code_and_leaves_the_lane_usable(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
         await other.execute(
@@ -530,7 +528,7 @@ async def test_what_the_server_refuses_has_a_name_and_leaves_the_lane_usable(pos
         assert (await save(store, change(1, 0))).ids == {1}
 
 
-async def test_a_read_only_database_says_so(postgres_dsn: str) -> None:
+async def test_a_read_only_database_is_reported(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
         name = await other.fetchval("select current_database()")
@@ -542,7 +540,7 @@ async def test_a_read_only_database_says_so(postgres_dsn: str) -> None:
         assert await versions(store, 1) == [0]
 
 
-async def test_no_refusal_to_connect_shows_the_password(postgres_dsn: str) -> None:
+async def test_connection_errors_never_show_the_password(postgres_dsn: str) -> None:
     for dsn in (
         "postgresql://u:secret@127.0.0.1:1/x",
         "postgresql://u:secret@/x?host=/nowhere",
@@ -587,7 +585,7 @@ def test_the_samples_cover_every_table() -> None:
 
 
 @pytest.mark.parametrize("single", [True, False])
-async def test_a_save_may_have_any_parts(postgres_dsn: str, single: bool) -> None:
+async def test_a_save_may_combine_any_parts(postgres_dsn: str, single: bool) -> None:
     """Its statement is composed of just these; what it does not name it does not touch."""
     chance = random.Random(7450)
     count: dict[str, int] = {}
@@ -623,7 +621,7 @@ async def test_a_save_may_have_any_parts(postgres_dsn: str, single: bool) -> Non
             assert spec.labels == ('{"new": true}' if "run_spec" in tables and not is_new else spec.labels)
 
 
-async def test_a_save_of_nothing_answers_the_time(postgres_dsn: str) -> None:
+async def test_an_empty_save_returns_the_time(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store:
         for single in (True, False):
             saved = await save(store, Save(), single=single)
@@ -631,7 +629,7 @@ async def test_a_save_of_nothing_answers_the_time(postgres_dsn: str) -> None:
             assert abs(saved.now_us - (await store.read("now"))[0].now_us) < 10 * SECOND_US
 
 
-async def test_deleting_goes_with_what_is_beneath_and_with_the_rest_of_the_save(postgres_dsn: str) -> None:
+async def test_a_deletion_includes_all_rows_of_the_run(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store:
         for run_id in (1, 2, 3):
             await create(store, a_run(run_id, **DONE), a_spec(run_id), *_rows_of(run_id).values())
@@ -673,7 +671,7 @@ def test_a_composed_save_is_named_queries_joined_as_they_are() -> None:
 # ----------------------------------------------------------------------------------------------- time
 
 
-async def test_time_is_the_servers_and_can_be_moved_in_tests(postgres_dsn: str) -> None:
+async def test_time_comes_from_the_server_and_can_be_shifted_in_tests(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
 
         async def server_us() -> int:
@@ -692,7 +690,7 @@ async def test_time_is_the_servers_and_can_be_moved_in_tests(postgres_dsn: str) 
             assert saved.now_us <= estimate <= after + SECOND_US // 10
 
 
-async def test_a_save_is_refused_after_its_lease_ran_out_by_the_servers_clock(postgres_dsn: str) -> None:
+async def test_a_save_is_refused_after_its_lease_has_expired_by_the_servers_clock(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as store:
         await make_runs(store, 1)
         now = (await store.read("now"))[0].now_us
@@ -705,7 +703,7 @@ async def test_a_save_is_refused_after_its_lease_ran_out_by_the_servers_clock(po
 
 
 @pytest.mark.parametrize("by_seconds", [-1.1, 1.1, -0.9, 0.9])
-async def test_an_estimate_may_be_a_second_off(postgres_dsn: str, by_seconds: float) -> None:
+async def test_an_estimated_time_may_be_off_by_a_second(postgres_dsn: str, by_seconds: float) -> None:
     async with opened(postgres_dsn) as store:
         await make_runs(store, 1)
         estimated = change(1, 0)
@@ -714,7 +712,7 @@ async def test_an_estimate_may_be_a_second_off(postgres_dsn: str, by_seconds: fl
         assert saved.ids == ({1} if abs(by_seconds) < 1 else set())
 
 
-async def test_a_save_that_waited_until_its_estimate_was_wrong_takes_everything_back(
+async def test_a_save_whose_estimate_became_wrong_is_rolled_back(
     postgres_dsn: str,
 ) -> None:
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
@@ -747,7 +745,7 @@ async def quiet(store: PostgresStore) -> None:
     assert not await heard(store, 0.05)
 
 
-async def test_work_is_told_to_others_and_not_to_oneself(postgres_dsn: str) -> None:
+async def test_new_work_notifies_other_processes_only(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as alice, opened(postgres_dsn) as bob:
         await quiet(alice)
         await quiet(bob)
@@ -758,7 +756,7 @@ async def test_work_is_told_to_others_and_not_to_oneself(postgres_dsn: str) -> N
         assert not await heard(alice, 0.05)
 
 
-async def test_many_hints_within_milliseconds_are_few(postgres_dsn: str) -> None:
+async def test_notifications_within_milliseconds_are_merged(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as alice, by_hand(postgres_dsn) as other:
         notes: list[Any] = []
         await quiet(alice)
@@ -771,7 +769,7 @@ async def test_many_hints_within_milliseconds_are_few(postgres_dsn: str) -> None
         assert 1 <= len(notes) <= 21
 
 
-async def test_a_listener_that_was_lost_returns_and_looks_at_once(postgres_dsn: str) -> None:
+async def test_a_lost_listener_reconnects_and_polls_immediately(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as alice, opened(postgres_dsn) as bob, by_hand(postgres_dsn) as other:
         await quiet(alice)
         await quiet(bob)
@@ -782,7 +780,7 @@ async def test_a_listener_that_was_lost_returns_and_looks_at_once(postgres_dsn: 
         assert await heard(bob)
 
 
-async def test_a_half_open_listener_is_noticed_and_replaced(postgres_dsn: str) -> None:
+async def test_a_half_open_listener_is_detected_and_replaced(postgres_dsn: str) -> None:
     async with (
         Wire(postgres_dsn).strung() as wire,
         opened(wire.dsn, ping_seconds=0.1) as bob,

@@ -85,7 +85,7 @@ async def code_of(work: Any) -> str:
     return refused.value.code
 
 
-async def test_a_server_that_goes_away_while_it_is_looked_at_is_asked_again(
+async def test_a_server_that_disappears_during_the_check_is_tried_again(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = 0
@@ -109,7 +109,7 @@ async def test_a_server_that_goes_away_while_it_is_looked_at_is_asked_again(
     assert looked >= 4
 
 
-async def test_an_engine_waits_for_a_database_that_goes_away_again(
+async def test_an_engine_waits_for_a_database_that_disappears_again(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries = 0
@@ -132,7 +132,7 @@ async def test_an_engine_waits_for_a_database_that_goes_away_again(
 # ------------------------------------------------------------------------------------------------ hosts
 
 
-def test_every_host_of_a_dsn_is_tried_by_itself() -> None:
+def test_every_host_of_a_dsn_is_tried_separately() -> None:
     assert split_hosts("postgresql://u:p@a:1,b:2/db?target_session_attrs=primary&sslmode=disable") == (
         ["postgresql://u:p@a:1/db?sslmode=disable", "postgresql://u:p@b:2/db?sslmode=disable"],
         "primary",
@@ -151,7 +151,7 @@ def test_every_host_of_a_dsn_is_tried_by_itself() -> None:
 
 
 @pytest.mark.guard_seconds(120)
-async def test_the_primary_is_found_behind_a_standby_and_a_standby_becomes_one(
+async def test_the_primary_is_found_among_standbys_and_after_a_promotion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One server plays both: it is started anew as a standby, as an old primary is, and promoted again."""
@@ -188,7 +188,7 @@ async def test_the_primary_is_found_behind_a_standby_and_a_standby_becomes_one(
         await waiting.close()
 
 
-async def test_a_server_without_room_is_asked_again(
+async def test_a_server_without_free_connections_is_tried_again(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals = Refusals(monkeypatch)
@@ -213,7 +213,7 @@ async def test_a_server_without_room_is_asked_again(
 # --------------------------------------------------------------------------------------------- waiting
 
 
-async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
+async def test_the_store_waits_for_a_server_that_is_down_at_the_start() -> None:
     with a_server() as server:
         server.stop()
         told: list[str] = []
@@ -232,7 +232,7 @@ async def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
 # ---------------------------------------------------------------------------------------------- rights
 
 
-async def test_a_role_without_rights_is_told_which_it_lacks(postgres_dsn: str) -> None:
+async def test_the_error_for_a_role_names_its_missing_rights(postgres_dsn: str) -> None:
     async with by_hand(postgres_dsn) as owner:
         role = "poor_" + postgres_dsn.rsplit("tenure_test_", 1)[1].partition("?")[0]
         await owner.execute(f"create role {role} login")
@@ -276,7 +276,7 @@ def test_a_statement_can_use_another_schema() -> None:
     assert use_schema(SQL["hold_saves"], "s").startswith("lock table s.run ")
 
 
-async def test_tables_are_made_in_the_schema_or_nowhere(
+async def test_tables_are_created_in_the_schema_or_nowhere(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As behind a pooler that loses the transaction's settings: 46 tables once went to `public`, and it was called success."""
@@ -306,7 +306,7 @@ async def test_tables_are_made_in_the_schema_or_nowhere(
         assert [row[0] for row in made] == ["tenure"]
 
 
-async def test_a_pooler_that_keeps_no_statements_is_refused(
+async def test_a_pooler_without_prepared_statements_is_refused(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To a pooler that passes names on, a session without our settings looks the same."""
@@ -322,7 +322,7 @@ def _without_settings(dsn: str, monkeypatch: pytest.MonkeyPatch) -> PostgresStor
 
 
 @pytest.mark.parametrize("single", [True, False])
-async def test_where_a_session_lacks_the_settings_each_transaction_sets_them(
+async def test_each_transaction_sets_the_settings_that_its_session_lacks(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch, single: bool
 ) -> None:
     async def fine(_connection: Any) -> None: ...
@@ -350,7 +350,7 @@ async def test_where_a_session_lacks_the_settings_each_transaction_sets_them(
         assert found == wanted
 
 
-async def test_settings_of_the_role_are_as_good_as_those_of_the_session(
+async def test_settings_of_the_role_count_as_settings_of_the_session(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then a save on its own stays one statement, also behind a pooler."""
@@ -372,7 +372,7 @@ async def test_settings_of_the_role_are_as_good_as_those_of_the_session(
             await store.close()
 
 
-async def test_a_schema_is_not_looked_for_by_search_path(postgres_dsn: str) -> None:
+async def test_the_search_path_is_not_used_to_find_the_schema(postgres_dsn: str) -> None:
     """A table of the same name that somebody else has put before ours changes nothing."""
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as owner:
         await owner.execute("create table public.run (id bigint, mine text)")

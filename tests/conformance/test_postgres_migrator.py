@@ -39,7 +39,7 @@ async def refusal(store: PostgresStore) -> str:
     return refused.value.code
 
 
-async def test_the_schema_is_what_all_migrations_make_one_after_another(
+async def test_the_schema_file_equals_the_result_of_all_migrations(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = migrator.MIGRATIONS
@@ -50,7 +50,7 @@ async def test_the_schema_is_what_all_migrations_make_one_after_another(
     assert await postgres_schema(postgres_dsn) == POSTGRES_FILE.read_text(), "run `make docs`"
 
 
-async def test_columns_are_the_fields_in_order(postgres_dsn: str) -> None:
+async def test_columns_match_the_fields_of_the_rows_in_order(postgres_dsn: str) -> None:
     await PostgresStore(postgres_dsn).migrate()
     async with by_hand(postgres_dsn) as connection:
 
@@ -71,7 +71,7 @@ async def test_columns_are_the_fields_in_order(postgres_dsn: str) -> None:
         assert all(f"{column} = n.{column}" in SQL["save_run"] for column in changing)
 
 
-async def test_eight_processes_migrate_at_once_and_one_of_them_does_it(postgres_dsn: str) -> None:
+async def test_one_of_eight_concurrent_processes_applies_the_migrations(postgres_dsn: str) -> None:
     code = (
         "import asyncio, sys; from tenure.store.postgres import PostgresStore\n"
         "print(asyncio.run(PostgresStore(sys.argv[1]).migrate()))"
@@ -92,7 +92,7 @@ async def test_eight_processes_migrate_at_once_and_one_of_them_does_it(postgres_
     assert sorted(out.decode().strip() for out, _ in said) == sorted(["[]"] * 7 + [str(NAMES)])
 
 
-async def test_an_empty_or_older_database_is_not_migrated(
+async def test_an_empty_or_older_database_is_reported_as_not_migrated(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = PostgresStore(postgres_dsn)
@@ -126,7 +126,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind(
     assert await store.migrate() == NAMES
 
 
-async def test_a_migration_that_was_changed_afterwards_is_refused(
+async def test_a_migration_that_changed_after_it_was_applied_is_refused(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = PostgresStore(postgres_dsn)
@@ -136,7 +136,7 @@ async def test_a_migration_that_was_changed_afterwards_is_refused(
     assert await refusal(store) == "STORE_NOT_A_DATABASE"
 
 
-async def test_a_schema_of_somebody_else_is_left_alone(postgres_dsn: str) -> None:
+async def test_a_foreign_schema_is_not_touched(postgres_dsn: str) -> None:
     store = PostgresStore(postgres_dsn)
     async with by_hand(postgres_dsn) as connection:
         await connection.execute("create schema tenure; create table tenure.theirs (id int)")
@@ -145,7 +145,7 @@ async def test_a_schema_of_somebody_else_is_left_alone(postgres_dsn: str) -> Non
             await store.migrate()
 
 
-async def test_it_lives_beside_the_users_own_tables_and_beside_itself(postgres_dsn: str) -> None:
+async def test_several_schemas_and_user_tables_share_a_database(postgres_dsn: str) -> None:
     async with by_hand(postgres_dsn) as connection:
         await connection.execute("create table public.run (mine text); create schema prepared")
         stores = [PostgresStore(postgres_dsn, schema=name) for name in ("tenure", "prepared")]
@@ -166,6 +166,6 @@ async def test_it_lives_beside_the_users_own_tables_and_beside_itself(postgres_d
 
 
 @pytest.mark.parametrize("schema", ["", "Tenure", "a b", 'x"; drop', "1st", "x" * 60])
-def test_a_schema_has_a_plain_name(schema: str) -> None:
+def test_an_unusual_schema_name_is_refused(schema: str) -> None:
     with pytest.raises(TenureError, match="INVALID_INPUT"):
         PostgresStore("postgresql://", schema=schema)

@@ -215,7 +215,7 @@ LISTINGS: dict[str, tuple[str, set[str]]] = {
 
 @pytest.mark.clause("GWI-21")
 @pytest.mark.parametrize("name", LISTINGS)
-async def test_each_listing_is_read_from_its_index_and_costs_what_is_asked_for(
+async def test_each_list_query_reads_its_index_and_only_the_requested_rows(
     postgres_dsn: str, name: str
 ) -> None:
     given, indexes = LISTINGS[name]
@@ -253,7 +253,7 @@ async def test_no_query_reads_a_whole_table_that_grows(postgres_dsn: str, analyz
             assert read <= 700, f"{name} looks at {read} rows of {RUNS}"
 
 
-async def test_a_heartbeat_finds_its_lease_by_the_key_whatever_is_counted(postgres_dsn: str) -> None:
+async def test_a_heartbeat_finds_its_lease_by_key_with_any_statistics(postgres_dsn: str) -> None:
     """Not among all live leases, of which there are as many as there is work."""
     async with filled(postgres_dsn, analyze=False) as owner:
         for before in ("select", "analyze", "truncate attempt; analyze"):
@@ -266,7 +266,7 @@ async def test_a_heartbeat_finds_its_lease_by_the_key_whatever_is_counted(postgr
             assert by == ["((run_id = ANY (ARRAY[b.run_id])) AND (idx = b.idx) AND (n = b.n))"], before
 
 
-async def test_listing_claim_queues_costs_the_same_in_a_long_queue(postgres_dsn: str) -> None:
+async def test_listing_claim_queues_does_not_cost_more_in_a_long_queue(postgres_dsn: str) -> None:
     async with filled(postgres_dsn) as owner, connected(postgres_dsn, LANE_SETTINGS) as lane:
         before = pages(await plan(lane, SQL["claim_queues"], arguments("claim_queues")))
         await owner.execute("""
@@ -283,7 +283,7 @@ async def test_listing_claim_queues_costs_the_same_in_a_long_queue(postgres_dsn:
 
 
 @pytest.mark.parametrize("analyze", [True, False])
-async def test_closing_a_run_does_not_look_at_its_closed_steps(postgres_dsn: str, analyze: bool) -> None:
+async def test_closing_a_run_does_not_read_its_closed_steps(postgres_dsn: str, analyze: bool) -> None:
     """The first step is found by its key, the others in the index of what is open; however they are counted."""
     async with filled(postgres_dsn, analyze=analyze) as owner, connected(postgres_dsn, LANE_SETTINGS) as lane:
         await owner.execute("""
@@ -322,7 +322,7 @@ SAVES = {
 
 @pytest.mark.parametrize("what", SAVES)
 @pytest.mark.parametrize("full", [True, False])
-async def test_a_save_looks_for_its_runs_one_by_one_in_the_order_given(
+async def test_a_save_locks_its_runs_one_by_one_in_the_given_order(
     postgres_dsn: str, what: str, full: bool
 ) -> None:
     """Two saves that lock in the same order never wait for each other; and a plan made while the tables were
@@ -344,5 +344,5 @@ async def test_a_save_looks_for_its_runs_one_by_one_in_the_order_given(
             assert "Index Scan" in {node["Node Type"] for node in nodes(inner)}
 
 
-def test_every_query_of_the_port_is_here() -> None:
+def test_every_query_of_the_port_is_checked() -> None:
     assert port.QUERIES.keys() <= SQL.keys()

@@ -321,14 +321,14 @@ ELSEWHERE = {"now", "beat", "sizes"}
 """Queries that test_store.py asks."""
 
 
-def test_every_query_has_an_answer_here_or_in_test_store() -> None:
+def test_every_query_is_tested_here_or_in_test_store() -> None:
     assert {case.name for case in CASES} | ELSEWHERE == port.QUERIES.keys() | {
         "resume_checkpoints",
         "resume_waits",
     }
 
 
-async def test_every_query_answers_what_is_there(opened: OpenStore) -> None:
+async def test_every_query_returns_the_expected_rows(opened: OpenStore) -> None:
     async with opened() as store:
         await fill(store)
         wrong = []
@@ -345,7 +345,7 @@ async def test_every_query_answers_what_is_there(opened: OpenStore) -> None:
         assert wrong == []
 
 
-async def test_an_empty_database_has_no_answers(opened: OpenStore) -> None:
+async def test_queries_on_an_empty_database_return_nothing(opened: OpenStore) -> None:
     async with opened() as store:
         for case in CASES:
             if case.name in port.READS.keys() | replay.READS.keys():
@@ -356,7 +356,7 @@ async def test_an_empty_database_has_no_answers(opened: OpenStore) -> None:
         assert await store.read("next_wake") == []
 
 
-async def test_claim_queues_are_found_in_a_long_queue_and_across_pages(opened: OpenStore) -> None:
+async def test_claim_queues_are_found_across_pages(opened: OpenStore) -> None:
     run = a_run(1)
     workspaces = [(f"t{n % 4}", f"w{n % 3}") for n in range(600)]
     steps = [

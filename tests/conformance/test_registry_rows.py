@@ -57,7 +57,7 @@ async def current_row(store: Store) -> int:
 # ------------------------------------------------------------------------------------------- schedules
 
 
-async def test_a_schedule_is_read_as_it_was_written(opened: OpenStore) -> None:
+async def test_a_schedule_is_read_back_unchanged(opened: OpenStore) -> None:
     async with opened() as store:
         before = await current_row(store)
         made = await save_schedule(store, a_schedule(paused=True, next_at=None))
@@ -71,7 +71,7 @@ async def test_a_schedule_is_read_as_it_was_written(opened: OpenStore) -> None:
         assert await store.read("schedule_named", "beta", "nightly") == []
 
 
-async def test_a_name_is_given_once_and_a_change_names_what_it_changes(opened: OpenStore) -> None:
+async def test_a_schedule_name_is_unique_and_an_update_names_its_version(opened: OpenStore) -> None:
     async with opened() as store:
         first = await save_schedule(store, a_schedule())
         assert first is not None
@@ -86,7 +86,7 @@ async def test_a_name_is_given_once_and_a_change_names_what_it_changes(opened: O
         assert await sizes(store) == {}
 
 
-async def test_a_schedule_goes_on_once_however_many_want_it(opened: OpenStore) -> None:
+async def test_concurrent_schedulers_advance_a_schedule_once(opened: OpenStore) -> None:
     async with opened() as store:
         made = await save_schedule(store, a_schedule())
         assert made is not None
@@ -102,7 +102,7 @@ async def test_a_schedule_goes_on_once_however_many_want_it(opened: OpenStore) -
         assert (last.next_at, last.last_slot) == (None, 5_000)
 
 
-async def test_due_schedules_come_earliest_first_and_a_tenants_by_name(opened: OpenStore) -> None:
+async def test_due_schedules_are_ordered_by_time_and_a_tenants_schedules_by_name(opened: OpenStore) -> None:
     async with opened() as store:
         for name, next_at, tenant in (
             ("c", 3, "acme"),
@@ -119,9 +119,7 @@ async def test_due_schedules_come_earliest_first_and_a_tenants_by_name(opened: O
 
 
 @pytest.mark.parametrize("bad", [{"catch_up": "never"}, {"catch_up_max": 0}, {"paused": True}], ids=str)
-async def test_the_schema_refuses_a_schedule_that_makes_no_sense(
-    opened: OpenStore, bad: dict[str, Any]
-) -> None:
+async def test_the_schema_refuses_an_invalid_schedule(opened: OpenStore, bad: dict[str, Any]) -> None:
     async with opened() as store:
         with pytest.raises(TenureError, match="INVALID_INPUT"):
             await save_schedule(store, a_schedule(**bad))
@@ -130,7 +128,7 @@ async def test_the_schema_refuses_a_schedule_that_makes_no_sense(
 # --------------------------------------------------------------------------------------------- workers
 
 
-async def test_a_worker_is_there_until_it_stops_or_is_silent(opened: OpenStore) -> None:
+async def test_a_worker_is_listed_until_it_stops_or_falls_silent(opened: OpenStore) -> None:
     async with opened() as store:
         await register_worker(store, "w1", ["b", "a", "a"], 4, "tenure 1")
         [seen] = await store.read("workers_seen_since", 0)
@@ -147,7 +145,7 @@ async def test_a_worker_is_there_until_it_stops_or_is_silent(opened: OpenStore) 
         assert await sizes(store) == {}
 
 
-async def test_a_worker_that_was_silent_has_started_anew_and_the_long_dead_are_forgotten(
+async def test_a_silent_worker_that_returns_counts_as_restarted(
     opened: OpenStore,
 ) -> None:
     async with opened() as store:
@@ -185,7 +183,7 @@ async def test_a_declared_version_never_changes(opened: OpenStore) -> None:
         assert [(w.version, w.definition) for w in found] == [("2", "other"), ("1", "steps: []")]
 
 
-async def test_what_is_known_of_code_is_renewed(opened: OpenStore) -> None:
+async def test_the_registration_of_code_is_refreshed(opened: OpenStore) -> None:
     async with opened() as store:
         made = await save_workflow(store, "acme", "report", "1", "code", '{"doc": "a"}', "d1")
         store.shift_clock(us(1))
@@ -205,7 +203,7 @@ async def test_what_is_known_of_code_is_renewed(opened: OpenStore) -> None:
 # ------------------------------------------------------------------------------------------- log lines
 
 
-async def test_lines_are_numbered_within_their_run_and_read_on_from_a_number(opened: OpenStore) -> None:
+async def test_log_lines_are_numbered_per_run_and_read_from_a_number(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(1), a_spec(1))
         await create(store, a_run(2), a_spec(2))
@@ -237,7 +235,7 @@ async def test_lines_are_numbered_within_their_run_and_read_on_from_a_number(ope
         assert await store.read("orphan_rows") == []
 
 
-async def test_what_cannot_be_kept_is_cut_and_fails_nobody(opened: OpenStore) -> None:
+async def test_a_log_line_that_is_too_long_is_cut(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(1), a_spec(1))
         long = "x" * (limits.LOG_TEXT_CHARS_MAX + 5)
@@ -252,7 +250,7 @@ async def test_what_cannot_be_kept_is_cut_and_fails_nobody(opened: OpenStore) ->
         assert second.text == "ab?c"
 
 
-async def test_of_a_run_with_too_many_lines_the_oldest_go(
+async def test_the_oldest_lines_of_a_long_log_are_dropped(
     opened: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenure.store.log_lines.LOG_LINES_PER_RUN_MAX", 5)
@@ -269,7 +267,7 @@ async def test_of_a_run_with_too_many_lines_the_oldest_go(
         assert len(await store.read("log_lines_of", 2, 0, 100)) == 1
 
 
-async def test_writers_of_one_log_wait_for_each_other_and_lose_nothing(opened: OpenStore) -> None:
+async def test_concurrent_writers_of_one_log_lose_nothing(opened: OpenStore) -> None:
     async with opened() as one, opened() as two:
         await create(one, a_run(1), a_spec(1))
         await asyncio.gather(
@@ -282,7 +280,7 @@ async def test_writers_of_one_log_wait_for_each_other_and_lose_nothing(opened: O
         assert [line.no for line in await one.read("log_lines_of", 1, 0, 100)] == list(range(1, 61))
 
 
-async def test_retention_takes_the_log_with_its_run(opened: OpenStore) -> None:
+async def test_retention_deletes_the_log_with_its_run(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(1, **DONE), a_spec(1))
         await create(store, a_run(2), a_spec(2))
@@ -302,7 +300,7 @@ PARTS_OF_A_SAVE = {
 
 
 @pytest.mark.parametrize("family", query_registry.QUERY_MODULES)
-def test_every_query_beside_the_runs_is_there_in_both_dialects(family: str) -> None:
+def test_both_dialects_have_every_registry_query(family: str) -> None:
     module = query_registry.QUERY_MODULES[family]
     for database in ("sqlite", "postgres"):
         texts = read_named_queries(database, f"{family}.sql")

@@ -6,7 +6,7 @@ from tenure.kernel import commands as c
 from tests.conformance.world import Place, World
 
 
-async def test_a_planner_that_says_nothing_fails_its_run_at_the_deadline(place: Place) -> None:
+async def test_a_silent_planner_fails_its_run_at_the_deadline(place: Place) -> None:
     """A run in planning is not admitted either: the sweeper's Admit has to know what the moment means."""
     async with World(place) as w:
         run = await w.create(plan=None)
@@ -15,7 +15,7 @@ async def test_a_planner_that_says_nothing_fails_its_run_at_the_deadline(place: 
         assert (await w.run(run)).reason == "PLAN_FAILED"
 
 
-async def test_a_heartbeat_at_one_process_keeps_the_lease_that_another_one_remembers(place: Place) -> None:
+async def test_a_heartbeat_at_one_process_extends_the_lease_cached_by_another(place: Place) -> None:
     """Heartbeats do not change the run's version, so a tick never believes a cached expiry."""
     async with World(place, orchestrators=2) as w:
         run = await w.create()
@@ -26,7 +26,7 @@ async def test_a_heartbeat_at_one_process_keeps_the_lease_that_another_one_remem
         await w.complete(lease)
 
 
-async def test_a_repeated_message_gets_its_first_answer_also_after_a_heartbeat(place: Place) -> None:
+async def test_a_repeated_message_gets_its_first_answer_even_after_a_heartbeat(place: Place) -> None:
     """Heartbeats raise the lease's sequence number; the kept answer is found by its own."""
     async with World(place) as w:
         run = await w.create()
@@ -38,7 +38,7 @@ async def test_a_repeated_message_gets_its_first_answer_also_after_a_heartbeat(p
         await w.complete(lease)
 
 
-async def test_a_repeated_complete_gets_its_first_answer_also_when_a_heartbeat_overtook_it(
+async def test_a_repeated_complete_gets_its_first_answer_even_if_a_heartbeat_overtook_it(
     place: Place,
 ) -> None:
     """The one process completes from its cache, not knowing of the later heartbeat at the other."""
@@ -50,7 +50,7 @@ async def test_a_repeated_complete_gets_its_first_answer_also_when_a_heartbeat_o
         assert await w.through(1).complete(lease, seq=8) == first
 
 
-async def test_an_answer_without_a_change_is_not_lost_to_another_process_s_cache(place: Place) -> None:
+async def test_an_answer_without_a_change_survives_the_cache_of_another_process(place: Place) -> None:
     """Finding a wait again changes no state, and yet its answer has to be kept."""
     async with World(place, orchestrators=2) as w:
         run = await w.create()
@@ -66,7 +66,7 @@ async def test_an_answer_without_a_change_is_not_lost_to_another_process_s_cache
         await w.complete(lease)
 
 
-async def test_a_start_mark_that_arrives_again_does_not_undo_the_checkpoint(place: Place) -> None:
+async def test_a_repeated_start_mark_does_not_undo_the_checkpoint(place: Place) -> None:
     """Checkpoints are known by name and number: an older number is late, also where repeating is allowed."""
     async with World(place) as w:
         run = await w.create()

@@ -27,7 +27,7 @@ async def no_of(w: World, lease: Lease, label: str, **what: object) -> int:
 # --------------------------------------------------------------------------------------- a long backoff
 
 
-async def test_a_failed_try_waits_for_its_time_without_a_lease_and_is_handed_on(place: Place) -> None:
+async def test_a_failed_try_waits_for_its_backoff_without_a_lease(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="agent-runs", timeout_seconds=9000)
         next_at = w.now + us(900)
@@ -53,7 +53,7 @@ async def test_a_failed_try_waits_for_its_time_without_a_lease_and_is_handed_on(
         assert await w.status(lease.run_id) == "succeeded"
 
 
-async def test_a_time_that_is_none_is_refused(place: Place) -> None:
+async def test_an_invalid_time_is_refused(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         for until in (-1, 1 << 62):
@@ -75,14 +75,14 @@ async def test_a_time_that_is_none_is_refused(place: Place) -> None:
         {"state": "done", "message": b"fine"},
     ],
 )
-async def test_what_a_checkpoint_says_about_itself_is_bounded(place: Place, what: dict[str, Any]) -> None:
+async def test_the_fields_of_a_checkpoint_are_limited(place: Place, what: dict[str, Any]) -> None:
     async with World(place) as w:
         lease = await w.begin()
         async with w.refuses("INVALID_INPUT"):
             await w.checkpoint(lease, "one", **what)
 
 
-async def test_a_message_over_the_limit_is_refused_as_a_payload(place: Place) -> None:
+async def test_a_message_over_the_limit_is_refused_like_a_payload(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         async with w.refuses("PAYLOAD_TOO_LARGE"):
@@ -91,7 +91,7 @@ async def test_a_message_over_the_limit_is_refused_as_a_payload(place: Place) ->
             )
 
 
-async def test_no_word_of_a_checkpoint_is_in_the_history(place: Place) -> None:
+async def test_the_history_contains_no_text_of_a_checkpoint(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         await w.checkpoint(lease, "one", output=b"secret-output", meta='{"agent":"secret-agent"}')
@@ -103,7 +103,7 @@ async def test_no_word_of_a_checkpoint_is_in_the_history(place: Place) -> None:
         assert row.meta == '{"agent":"secret-agent"}'
 
 
-async def test_a_done_effect_that_is_begun_again_keeps_what_it_returned(place: Place) -> None:
+async def test_a_completed_effect_that_starts_again_keeps_its_result(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         await w.checkpoint(lease, "call", output=b"receipt", resumable=False, idempotent=False)
@@ -122,9 +122,7 @@ def lease_again(lease: Lease) -> Lease:
 
 @pytest.mark.clause("AGR-13")
 @pytest.mark.parametrize("accept", [True, False])
-async def test_a_proposal_blocks_nobody_and_is_decided_after_the_run_has_ended(
-    place: Place, accept: bool
-) -> None:
+async def test_a_proposal_blocks_nothing_and_can_be_decided_after_the_run(place: Place, accept: bool) -> None:
     async with World(place) as w:
         lease = await w.begin(by="u_alice")
         no = await no_of(w, lease, "summary", proposal=ASK, question=b"publish this?")
@@ -146,7 +144,7 @@ async def test_a_proposal_blocks_nobody_and_is_decided_after_the_run_has_ended(
 
 
 @pytest.mark.clause("AGR-13")
-async def test_a_proposal_may_be_decided_while_its_step_works_and_when_it_is_sealed(place: Place) -> None:
+async def test_a_proposal_can_be_decided_while_its_step_runs_and_after_sealing(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         first = await no_of(w, lease, "one", proposal=ASK)
@@ -162,7 +160,7 @@ async def test_a_proposal_may_be_decided_while_its_step_works_and_when_it_is_sea
 
 
 @pytest.mark.clause("AGR-13")
-async def test_a_proposal_nobody_decides_expires_after_its_run(place: Place) -> None:
+async def test_an_undecided_proposal_expires_after_its_run(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         no = await no_of(w, lease, "summary", proposal=ASK)
@@ -177,7 +175,7 @@ async def test_a_proposal_nobody_decides_expires_after_its_run(place: Place) -> 
 
 @pytest.mark.clause("AGR-13")
 @pytest.mark.parametrize("how", ["fails", "is canceled", "runs out of time"])
-async def test_a_run_that_does_not_succeed_withdraws_its_proposals(place: Place, how: str) -> None:
+async def test_an_unsuccessful_run_withdraws_its_proposals(place: Place, how: str) -> None:
     async with World(place) as w:
         run = await w.create(
             plan=[step("draft"), step("check", "draft")], profile="delta-ci", timeout_seconds=600
@@ -200,7 +198,7 @@ async def test_a_run_that_does_not_succeed_withdraws_its_proposals(place: Place,
             await w.approve(run, no)
 
 
-async def test_the_deadline_goes_on_while_a_proposal_is_open(place: Place) -> None:
+async def test_the_deadline_keeps_running_while_a_proposal_is_open(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(timeout_seconds=60, profile="agent-runs")
         await w.wait(lease, "summary", proposal=ASK)
@@ -213,7 +211,7 @@ async def test_the_deadline_goes_on_while_a_proposal_is_open(place: Place) -> No
 # --------------------------------------------------------------------------------------- the next holder
 
 
-async def test_the_next_holder_reads_everything_in_one_go(place: Place) -> None:
+async def test_the_next_worker_reads_everything_in_one_query(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="governed-runtime", by="u_alice")
         assert await read_resume_state(w.store, lease) == ResumeState([], [], [])

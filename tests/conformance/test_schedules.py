@@ -66,7 +66,7 @@ async def look(w: World) -> int:
 
 
 @pytest.mark.clause("GWI-10")
-async def test_a_slot_starts_a_run_with_its_key(place: Place) -> None:
+async def test_a_slot_starts_a_run_with_the_slots_key(place: Place) -> None:
     async with World(place) as w:
         await put(w, hourly(pass_slot=True))
         assert await look(w.at("10:59:58")) == 0
@@ -85,7 +85,7 @@ async def test_a_slot_starts_a_run_with_its_key(place: Place) -> None:
         assert await look(w) == 0
 
 
-async def test_a_declared_plan_is_carried_out_as_written(place: Place) -> None:
+async def test_a_declared_plan_is_executed_as_written(place: Place) -> None:
     async with World(place) as w:
         await put(w, hourly(plan='[{"name":"build","queue":"ci"},{"name":"ship","queue":"ci"}]', input=None))
         await look(w.at("11:00:01"))
@@ -109,7 +109,7 @@ async def test_eight_schedulers_start_one_run_per_slot(place: Place) -> None:
 
 
 @pytest.mark.clause("GWI-10")
-async def test_a_crash_between_run_and_advance_repeats_a_request_and_not_a_run(
+async def test_a_crash_before_the_schedule_advances_creates_no_second_run(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:
@@ -131,7 +131,7 @@ async def test_a_crash_between_run_and_advance_repeats_a_request_and_not_a_run(
         assert len(await w.run_ids()) == 1
 
 
-async def test_a_schedule_that_was_changed_meanwhile_goes_its_new_way(place: Place) -> None:
+async def test_a_schedule_changed_during_a_slot_follows_the_change(place: Place) -> None:
     async with World(place) as w:
         old = await put(w, hourly())
         await put(w, msgspec.structs.replace(old, revision=2, cron="30 * * * *", next_at=old.next_at))
@@ -150,7 +150,7 @@ async def test_a_tenant_over_its_rate_loses_no_slot(place: Place) -> None:
         assert sorted(run.admitted_at is not None for run in runs) == [False, False, True]
 
 
-async def test_what_cannot_be_carried_out_holds_up_nobody(place: Place) -> None:
+async def test_a_schedule_that_fails_blocks_no_other(place: Place) -> None:
     async with World(place) as w:
         await put(w, hourly(name="zone", zone="Mars/Olympus"))
         await put(w, hourly(name="profile", profile="waterfall"))
@@ -177,7 +177,7 @@ async def test_what_cannot_be_carried_out_holds_up_nobody(place: Place) -> None:
     ],
 )
 @pytest.mark.guard_seconds(120)
-async def test_after_six_hours_down_a_schedule_does_what_it_says_and_no_more(
+async def test_after_six_hours_of_downtime_a_schedule_follows_its_catch_up_policy(
     place: Place, policy: str, at: str, expected: list[str]
 ) -> None:
     async with World(place, orchestrators=2) as w:
@@ -189,7 +189,7 @@ async def test_after_six_hours_down_a_schedule_does_what_it_says_and_no_more(
         assert await look(w) == 0
 
 
-async def test_fewer_missed_than_the_bound_are_all_caught_up(place: Place) -> None:
+async def test_missed_slots_within_the_limit_are_all_caught_up(place: Place) -> None:
     async with World(place) as w:
         await put(w, hourly(catch_up="all", catch_up_max=100))
         await look(w.at("13:30:00"))
@@ -197,7 +197,7 @@ async def test_fewer_missed_than_the_bound_are_all_caught_up(place: Place) -> No
 
 
 @pytest.mark.parametrize("policy", ["skip", "last", "all"])
-def test_years_of_minutes_are_no_burst(policy: str) -> None:
+def test_years_of_missed_minutes_cause_no_burst(policy: str) -> None:
     schedule = hourly(cron="* * * * *", catch_up=policy, catch_up_max=10**6, next_at=0)
     found = slots_to_run(schedule, parse_cron("* * * * *"), BEGIN_US + 30 * SECOND_US)
     assert len(found) <= CATCH_UP_RUNS_MAX + 2
@@ -205,7 +205,7 @@ def test_years_of_minutes_are_no_burst(policy: str) -> None:
     assert format_slot(found[-1]) == "2026-01-05T10:00:00Z"
 
 
-async def test_what_passed_while_it_was_paused_is_nobodys(place: Place) -> None:
+async def test_slots_during_a_pause_start_no_runs(place: Place) -> None:
     async with World(place) as w:
         made = await put(w, hourly(catch_up="all"))
         await put(w, msgspec.structs.replace(made, revision=2, paused=True, next_at=None))
@@ -220,7 +220,7 @@ async def test_what_passed_while_it_was_paused_is_nobodys(place: Place) -> None:
 # ---------------------------------------------------------------------------------------------- the doctor
 
 
-async def test_the_doctor_finds_two_runs_of_one_slot(place: Place) -> None:
+async def test_the_doctor_finds_two_runs_for_one_slot(place: Place) -> None:
     async with World(place, examined=False) as w:
         schedule = await put(w, hourly())
         await look(w.at("11:00:01"))
@@ -233,7 +233,7 @@ async def test_the_doctor_finds_two_runs_of_one_slot(place: Place) -> None:
 # -------------------------------------------------------------------------------------------- why not yet
 
 
-async def test_why_says_whether_nobody_is_there_or_it_is_not_its_turn(place: Place) -> None:
+async def test_explain_distinguishes_a_missing_worker_from_a_queue(place: Place) -> None:
     async with World(place) as w:
         await put(w, hourly(queue="reports|flow:report@3"))
         await look(w.at("11:00:01"))
@@ -259,7 +259,7 @@ async def test_why_says_whether_nobody_is_there_or_it_is_not_its_turn(place: Pla
         assert (await reason())[0] == "worker", "it has not been heard of for too long"
 
 
-async def test_a_scheduler_looks_by_itself_and_goes_on_after_a_failure(place: Place) -> None:
+async def test_a_scheduler_polls_and_continues_after_a_failure(place: Place) -> None:
     class Watched(Scheduler):
         looks = 0
         enough = asyncio.Event()

@@ -68,7 +68,7 @@ async def run_processes(task: str, path: Path, count: int = 0) -> list[dict[str,
 # ------------------------------------------------------------------------------------------ the schema
 
 
-def test_the_schema_is_what_the_migrations_make() -> None:
+def test_the_schema_file_equals_the_result_of_the_migrations() -> None:
     assert SQLITE_FILE.read_text() == sqlite_schema(), "run `make docs`"
 
 
@@ -81,7 +81,7 @@ async def test_a_migration_is_recorded_with_its_checksum(tmp_path: Path) -> None
     assert recorded == [(n, name, checksum(text)) for n, name, text in migrator.MIGRATIONS]
 
 
-async def test_migrations_are_applied_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_migrations_are_applied_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older file gets just what it lacks, and nothing of a migration that fails."""
     store = SqliteStore(tmp_path / "t.db")
     await store.migrate()
@@ -104,7 +104,7 @@ async def test_migrations_are_applied_step_by_step(tmp_path: Path, monkeypatch: 
     assert await code_of(store.migrate()) == "STORE_TOO_NEW"
 
 
-async def test_a_migration_that_was_changed_after_it_was_applied_is_noticed(
+async def test_a_migration_that_changed_after_it_was_applied_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = SqliteStore(tmp_path / "t.db")
@@ -114,7 +114,7 @@ async def test_a_migration_that_was_changed_after_it_was_applied_is_noticed(
     assert await code_of(store.open()) == "STORE_NOT_A_DATABASE"
 
 
-async def test_eight_processes_migrate_one_file_and_one_of_them_does_it(tmp_path: Path) -> None:
+async def test_one_of_eight_concurrent_processes_applies_the_migrations(tmp_path: Path) -> None:
     said = await run_processes("migrate", tmp_path / "t.db")
     applied = [one["applied"] for one in said if one["applied"]]
     assert applied == [[name for _, name, _ in migrator.MIGRATIONS]]
@@ -125,7 +125,7 @@ async def test_eight_processes_migrate_one_file_and_one_of_them_does_it(tmp_path
 # ---------------------------------------------------------------------------------- files of every kind
 
 
-async def test_a_file_that_is_missing_or_empty_has_to_be_migrated(tmp_path: Path) -> None:
+async def test_a_missing_or_empty_file_is_reported_as_not_migrated(tmp_path: Path) -> None:
     missing = tmp_path / "missing.db"
     assert await code_of(SqliteStore(missing).open()) == "STORE_NOT_MIGRATED"
     assert not missing.exists(), "looking does not make a file"
@@ -134,7 +134,7 @@ async def test_a_file_that_is_missing_or_empty_has_to_be_migrated(tmp_path: Path
     assert await code_of(SqliteStore(tmp_path / "no" / "folder.db").migrate()) == "STORE_READ_ONLY"
 
 
-async def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+async def test_a_foreign_file_is_not_touched(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("Dear diary, this is not a database at all. " * 100)
     foreign = tmp_path / "foreign.db"
@@ -170,7 +170,7 @@ def read_only(path: Path) -> Iterator[None]:
     path.parent.chmod(0o700)
 
 
-async def test_a_read_only_file_is_refused_at_once() -> None:
+async def test_a_read_only_file_is_refused_immediately() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.db"
         await SqliteStore(path).migrate()
@@ -193,7 +193,7 @@ async def test_a_file_that_becomes_read_only_refuses_writes_and_answers_reads(tm
 # ------------------------------------------------------------------------------------------ full, broken
 
 
-async def test_a_full_disk_refuses_a_save_and_nothing_is_half_done(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_a_save_as_a_whole(tmp_path: Path) -> None:
     """Failure 29: refused without an acknowledgement, clean afterwards."""
     big = Save(
         new_runs=[a_run(2)], new_specs=[a_spec(2)],
@@ -236,7 +236,7 @@ async def test_a_write_that_fails_during_the_commit_is_refused_and_rolled_back(t
 # ------------------------------------------------------------------------------------ several processes
 
 
-async def test_a_locked_file_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
+async def test_the_store_waits_for_a_locked_file_until_the_deadline(tmp_path: Path) -> None:
     async with opened(tmp_path / "t.db", busy_seconds=0.2) as store:
         with contextlib.closing(apsw.Connection(str(tmp_path / "t.db"))) as other:
             other.execute("begin immediate")
@@ -257,7 +257,7 @@ async def test_a_locked_file_is_waited_for_until_the_deadline(tmp_path: Path) ->
         await create(store, a_run(1), a_spec(1))
 
 
-async def test_a_lock_that_goes_away_in_time_is_not_noticed(tmp_path: Path) -> None:
+async def test_a_lock_that_is_released_in_time_causes_no_error(tmp_path: Path) -> None:
     async with opened(tmp_path / "t.db") as store:
         with contextlib.closing(apsw.Connection(str(tmp_path / "t.db"))) as other:
             other.execute("begin immediate")
@@ -269,7 +269,7 @@ async def test_a_lock_that_goes_away_in_time_is_not_noticed(tmp_path: Path) -> N
 
 
 @pytest.mark.guard_seconds(120)
-async def test_eight_processes_write_to_one_file_and_nobody_is_told_that_it_is_locked(tmp_path: Path) -> None:
+async def test_eight_processes_write_to_one_file_without_lock_errors(tmp_path: Path) -> None:
     """Failure 25."""
     count = 40
     async with opened(tmp_path / "t.db") as store:
@@ -282,7 +282,7 @@ async def test_eight_processes_write_to_one_file_and_nobody_is_told_that_it_is_l
 # ---------------------------------------------------------------------------------- the clock, and inline
 
 
-async def test_the_clock_never_goes_below_the_last_commit_of_anybody(tmp_path: Path) -> None:
+async def test_the_clock_never_goes_below_the_last_commit_of_any_process(tmp_path: Path) -> None:
     slow, fast = ManualClock(1_000_000), ManualClock(9_000_000)
     path = tmp_path / "t.db"
     async with opened(path, clock=slow) as late, opened(path, clock=fast) as early:
@@ -314,7 +314,7 @@ class SteppingClock(ManualClock):
         self.advance(seconds)
 
 
-async def test_time_goes_on_when_the_clock_is_set_back(tmp_path: Path) -> None:
+async def test_time_continues_when_the_clock_is_set_back(tmp_path: Path) -> None:
     clock = SteppingClock(9_000_000_000)
     async with opened(tmp_path / "t.db", clock=clock) as store:
         await create(store, a_run(1), a_spec(1))
@@ -327,7 +327,7 @@ async def test_time_goes_on_when_the_clock_is_set_back(tmp_path: Path) -> None:
         assert store.estimate_us() == 9_007_000_000 + 3_600_000_000
 
 
-async def test_another_process_goes_on_from_the_last_commit_when_the_clock_was_set_back(
+async def test_after_a_clock_step_another_process_continues_from_the_last_commit(
     tmp_path: Path,
 ) -> None:
     clock = SteppingClock(9_000_000_000)
@@ -367,7 +367,7 @@ async def test_the_clock_never_goes_below_the_newest_event_nor_below_a_commit_wi
         assert await others_time() == 11_000_000, "so it is with an event that was decided earlier"
 
 
-async def test_the_clock_never_goes_below_an_event_of_its_own_that_was_decided_before_it_was_set_back(
+async def test_the_clock_never_goes_below_an_event_decided_before_it_was_set_back(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path / "t.db", clock=ManualClock(9_000_000)) as store:
@@ -377,7 +377,7 @@ async def test_the_clock_never_goes_below_an_event_of_its_own_that_was_decided_b
         assert (await ask(store, "now"))[0].now_us == 9_500_000
 
 
-async def test_a_store_that_is_opened_again_remembers_nothing_of_its_old_connection(tmp_path: Path) -> None:
+async def test_a_reopened_store_forgets_its_old_connection(tmp_path: Path) -> None:
     clock = ManualClock(1_000_000)
     ahead = ManualClock(9_000_000)
     store, other = (SqliteStore(tmp_path / "t.db", clock=each) for each in (clock, ahead))
@@ -401,7 +401,7 @@ def is_at_once(store: SqliteStore) -> bool:
     return store.commits_inline
 
 
-async def test_nothing_is_done_at_once_while_others_write_too(tmp_path: Path) -> None:
+async def test_nothing_is_committed_inline_while_other_processes_write(tmp_path: Path) -> None:
     clock = ManualClock(9_000_000)
     path = tmp_path / "t.db"
     async with opened(path, clock=clock) as store, opened(path, clock=clock) as other:
@@ -424,7 +424,9 @@ async def test_a_transaction_that_writes_nothing_does_not_move_the_clock(tmp_pat
 
 
 @pytest.mark.parametrize("rows", [1, 100], ids=["small", "large"])
-async def test_the_log_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+async def test_the_write_ahead_log_stays_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
     monkeypatch.setattr(store_module, "WAL_PAGES_MAX_SMALL", 20)
     monkeypatch.setattr(store_module, "WAL_PAGES_MAX", 60)
     async with opened(tmp_path / "t.db") as store:
@@ -447,7 +449,7 @@ async def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
         assert store._connection.pragma("foreign_keys") == 0
 
 
-async def test_inline_stores_share_a_database_in_memory_without_threads() -> None:
+async def test_inline_stores_share_an_in_memory_database_without_threads() -> None:
     first = SqliteStore(":memory:", inline=True)
     await first.migrate()
     await first.open()
@@ -470,13 +472,13 @@ async def test_inline_stores_share_a_database_in_memory_without_threads() -> Non
     await first.close()
 
 
-async def test_a_database_in_memory_is_inline_or_it_is_nothing() -> None:
+async def test_an_in_memory_database_must_be_inline() -> None:
     with pytest.raises(ValueError, match="inline"):
         SqliteStore(":memory:")
     assert await code_of(SqliteStore(":memory:", inline=True).open()) == "STORE_NOT_MIGRATED"
 
 
-async def test_closing_finishes_what_is_under_way(tmp_path: Path) -> None:
+async def test_closing_finishes_running_work(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "t.db")
     await store.migrate()
     await store.open()

@@ -73,7 +73,9 @@ async def commit(store: SqliteStore, machine: Machine, n: int) -> float:
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR, 7 * 86_400, 5, -5])
-async def test_a_wrong_clock_beside_a_right_one_is_doubted(tmp_path: Path, off: float) -> None:
+async def test_a_wrong_clock_is_ignored_if_another_process_has_a_right_one(
+    tmp_path: Path, off: float
+) -> None:
     machine, path = Machine(), tmp_path / "t.db"
     async with (
         opened(path, clock=WrongClock(machine)) as right,
@@ -88,7 +90,7 @@ async def test_a_wrong_clock_beside_a_right_one_is_doubted(tmp_path: Path, off: 
         assert right.clock_doubt_us == 0
 
 
-async def test_a_right_clock_whose_file_was_begun_by_a_wrong_one_is_believed_in_the_end(
+async def test_a_right_clock_is_eventually_trusted_after_a_wrong_start(
     tmp_path: Path,
 ) -> None:
     """The wrong one is alone at first: nobody can know. When it is gone, the file's time runs slower until it is right."""
@@ -112,9 +114,7 @@ async def test_a_right_clock_whose_file_was_begun_by_a_wrong_one_is_believed_in_
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR])
-async def test_a_clock_that_was_set_while_we_looked_is_believed_without_a_jump(
-    tmp_path: Path, off: float
-) -> None:
+async def test_a_clock_step_during_the_check_causes_no_jump(tmp_path: Path, off: float) -> None:
     machine = Machine()
     async with opened(tmp_path / "t.db", clock=WrongClock(machine)) as store:
         assert await commit(store, machine, 1) == 0
@@ -133,7 +133,7 @@ async def test_a_clock_that_was_set_while_we_looked_is_believed_without_a_jump(
             assert abs(await time_of(other, machine)) <= 2
 
 
-async def test_sleep_and_idleness_are_no_doubt(tmp_path: Path) -> None:
+async def test_sleep_and_idle_time_do_not_make_a_clock_suspect(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
     async with opened(path, clock=WrongClock(machine)) as store:
         await commit(store, machine, 1)
@@ -149,7 +149,7 @@ async def test_sleep_and_idleness_are_no_doubt(tmp_path: Path) -> None:
         assert store.clock_doubt_us == 0
 
 
-async def test_after_a_restart_of_the_machine_a_later_time_is_believed(tmp_path: Path) -> None:
+async def test_after_a_reboot_a_later_time_is_trusted(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
     async with opened(path, clock=WrongClock(machine)) as store:
         await commit(store, machine, 1)
@@ -162,7 +162,7 @@ async def test_after_a_restart_of_the_machine_a_later_time_is_believed(tmp_path:
             assert store.clock_doubt_us == 0
 
 
-async def test_after_a_restart_an_earlier_time_is_doubted_and_time_goes_on(tmp_path: Path) -> None:
+async def test_after_a_reboot_an_earlier_time_is_ignored(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
     async with opened(path, clock=WrongClock(machine)) as store:
         await commit(store, machine, 1)
@@ -178,7 +178,7 @@ async def test_after_a_restart_an_earlier_time_is_doubted_and_time_goes_on(tmp_p
         assert abs(await time_of(store, machine)) <= 2
 
 
-async def test_whoever_only_reads_sets_no_anchor(tmp_path: Path) -> None:
+async def test_a_read_only_process_sets_no_anchor(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
     async with opened(path, clock=WrongClock(machine)) as store:
         await commit(store, machine, 1)

@@ -48,7 +48,7 @@ LISTINGS = {
 
 @pytest.mark.clause("GWI-21")
 @pytest.mark.parametrize("name", LISTINGS)
-def test_a_listing_reads_its_index_in_order_and_nothing_else(connection: apsw.Connection, name: str) -> None:
+def test_a_list_query_reads_only_its_index_in_order(connection: apsw.Connection, name: str) -> None:
     assert plan(connection, SQL[name]) == LISTINGS[name]
 
 
@@ -158,7 +158,9 @@ def test_a_query_uses_every_column_by_which_an_index_could_find_its_rows(
 
 
 @pytest.mark.parametrize("table", INDEXED)
-def test_a_short_write_leaves_out_just_what_the_indexes_know(connection: apsw.Connection, table: str) -> None:
+def test_an_unindexed_update_omits_exactly_the_indexed_columns(
+    connection: apsw.Connection, table: str
+) -> None:
     save = SQL[f"save_{table}"]
     changing = set(re.findall(r"\b(\w+) = ", save.partition(" set\n")[2].partition("\nwhere")[0]))
     known: set[str] = set()
@@ -177,7 +179,7 @@ def test_a_short_write_leaves_out_just_what_the_indexes_know(connection: apsw.Co
     assert written(SQL[f"update_{table}_unindexed"]) == 0 < written(save)
 
 
-def test_columns_are_the_fields_in_order(connection: apsw.Connection) -> None:
+def test_columns_match_the_fields_of_the_rows_in_order(connection: apsw.Connection) -> None:
     for table, row in {**ROWS, **REGISTRY_ROWS}.items():
         columns = list(connection.execute(f"pragma table_info({table})"))
         assert tuple(column[1] for column in columns) == row.__struct_fields__, table
@@ -222,21 +224,21 @@ def put(connection: apsw.Connection, rows: list[Row]) -> None:
     connection.executemany(SQL[f"save_{rows[0].table}"], [astuple(row) for row in rows])
 
 
-def test_listing_claim_queues_costs_the_same_in_a_long_queue(connection: apsw.Connection) -> None:
+def test_listing_claim_queues_does_not_cost_more_in_a_long_queue(connection: apsw.Connection) -> None:
     put(connection, [a_ready_step(1, n, tenant=f"t{n}") for n in range(3)])
     before = cost(connection, "claim_queues", "q1", "", "", 10)
     put(connection, [a_ready_step(2, n, tenant=f"t{n % 3}") for n in range(3000)])
     assert cost(connection, "claim_queues", "q1", "", "", 10) == before
 
 
-def test_candidates_cost_what_is_asked_for(connection: apsw.Connection) -> None:
+def test_reading_claim_candidates_costs_only_the_requested_rows(connection: apsw.Connection) -> None:
     put(connection, [a_ready_step(1, n) for n in range(10)])
     before = cost(connection, "candidates", "q1", "acme", "main", 10)
     put(connection, [a_ready_step(2, n, priority=n % 9) for n in range(3000)])
     assert cost(connection, "candidates", "q1", "acme", "main", 10) == before
 
 
-def test_candidates_behind_another_cost_what_is_asked_for(connection: apsw.Connection) -> None:
+def test_reading_later_claim_candidates_costs_only_the_requested_rows(connection: apsw.Connection) -> None:
     put(connection, [a_ready_step(1, n, priority=1) for n in range(20)])
     before = cost(connection, "candidates_behind", "q1", "acme", "main", 1, 1000, 1, 5, 10)
     put(connection, [a_ready_step(2, n, priority=1) for n in range(3000)])
@@ -244,7 +246,7 @@ def test_candidates_behind_another_cost_what_is_asked_for(connection: apsw.Conne
     assert cost(connection, "candidates_behind", "q1", "acme", "main", 1, 1000, 1, 5, 10) <= before * 1.1
 
 
-def test_closing_a_run_does_not_look_at_its_closed_steps(connection: apsw.Connection) -> None:
+def test_closing_a_run_does_not_read_its_closed_steps(connection: apsw.Connection) -> None:
     put(connection, [a_step(1, n) for n in range(3)])
     before = cost(connection, "load_open_steps", 1)
     closed = [a_step(1, n, state="succeeded", finished_at=2000, reason="done") for n in range(3, 3000)]
@@ -252,5 +254,5 @@ def test_closing_a_run_does_not_look_at_its_closed_steps(connection: apsw.Connec
     assert cost(connection, "load_open_steps", 1) == before
 
 
-def test_every_query_of_the_port_is_here() -> None:
+def test_every_query_of_the_port_is_checked() -> None:
     assert port.QUERIES.keys() - SQL.keys() == set()

@@ -125,14 +125,14 @@ CHANGING: dict[type[Row], tuple[str, ...]] = {
 """What may change of a row that is there."""
 
 
-def test_every_row_is_sent_there_and_back() -> None:
+def test_every_row_survives_a_round_trip() -> None:
     assert {*READ_BACK, StaleMessageRow, Cap, IdempotencyRow} == set(ROWS.values())
 
 
 @pytest.mark.parametrize(
     "row", [row for row in READ_BACK if row not in (RunRow, RunSpecRow)], ids=lambda r: r.table
 )
-async def test_a_row_with_everything_set_comes_back_as_it_was(opened: OpenStore, row: type[Row]) -> None:
+async def test_a_row_with_every_column_set_survives_a_round_trip(opened: OpenStore, row: type[Row]) -> None:
     given = filled(row, run_id=7)
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), given)
@@ -140,7 +140,7 @@ async def test_a_row_with_everything_set_comes_back_as_it_was(opened: OpenStore,
 
 
 @pytest.mark.parametrize("row", CHANGING, ids=lambda r: r.table)
-async def test_what_may_change_is_changed_and_nothing_else(opened: OpenStore, row: type[Row]) -> None:
+async def test_only_columns_that_may_change_are_updated(opened: OpenStore, row: type[Row]) -> None:
     given, later = filled(row, run_id=7), filled(row, start=5000, run_id=7)
     for name in row.key:
         setattr(later, name, getattr(given, name))
@@ -166,7 +166,9 @@ async def test_what_may_change_is_changed_and_nothing_else(opened: OpenStore, ro
     ],
     ids=["open", "finished"],
 )
-async def test_a_run_with_everything_set_comes_back_as_it_was(opened: OpenStore, end: dict[str, Any]) -> None:
+async def test_a_run_with_every_column_set_survives_a_round_trip(
+    opened: OpenStore, end: dict[str, Any]
+) -> None:
     run, spec = filled(RunRow, id=7, **end), filled(RunSpecRow, run_id=7)
     async with opened() as store:
         await create(store, run, spec)
@@ -185,7 +187,7 @@ TOGETHER = {"finished_at", "duration_us", "reason", "sealed_at"}
 """Columns the schema lets change only together; the test before this one has them."""
 
 
-async def test_each_column_of_a_run_can_change_by_itself(opened: OpenStore) -> None:
+async def test_each_column_of_a_run_can_change_alone(opened: OpenStore) -> None:
     run = filled(RunRow, id=7)
     async with opened() as store:
         await create(store, run, a_spec(7))
@@ -208,7 +210,7 @@ async def test_caps_are_inserted_or_replaced(opened: OpenStore) -> None:
         assert await store.read("all_caps") == [Cap("acme", "", 4, None, None), Cap("acme", "wf:build")]
 
 
-async def test_a_key_that_somebody_has_refuses_the_whole_save(opened: OpenStore) -> None:
+async def test_a_key_that_is_taken_refuses_the_whole_save(opened: OpenStore) -> None:
     async with opened() as store:
         record = filled(IdempotencyRow, run_id=7)
         key = (record.tenant, record.source, record.name)
@@ -224,7 +226,7 @@ async def test_a_key_that_somebody_has_refuses_the_whole_save(opened: OpenStore)
         assert await store.read("get_run", 8) == []
 
 
-async def test_a_record_of_a_request_is_left_out_with_its_run(opened: OpenStore) -> None:
+async def test_the_record_of_a_request_is_skipped_with_its_run(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7))
         stale = Save(expect=[(7, 4, None)], rows={"idempotency": [an_idempotency_record("k", run_id=7)]})
@@ -249,9 +251,7 @@ async def test_a_stale_message_is_recorded_once_per_lease_and_type(opened: OpenS
 
 
 @pytest.mark.parametrize("single", [True, False], ids=["single", "whole"])
-async def test_a_run_that_has_moved_on_is_left_alone_with_all_its_rows(
-    opened: OpenStore, single: bool
-) -> None:
+async def test_a_save_skips_a_changed_run_and_all_of_its_rows(opened: OpenStore, single: bool) -> None:
     async with opened() as store:
         for run_id in (1, 2):
             await create(store, a_run(run_id, version=5), a_spec(run_id), a_ready_step(run_id, 0))
@@ -269,7 +269,7 @@ async def test_a_run_that_has_moved_on_is_left_alone_with_all_its_rows(
         assert await sizes(store) == {"run": 2, "run_spec": 2, "step": 2, "event": 1}
 
 
-async def test_rows_of_a_run_that_nothing_is_expected_of_are_not_written(opened: OpenStore) -> None:
+async def test_rows_of_a_run_without_an_expected_version_are_not_written(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(1), a_spec(1))
         await create(store, a_run(2), a_spec(2))
@@ -281,7 +281,7 @@ async def test_rows_of_a_run_that_nothing_is_expected_of_are_not_written(opened:
         assert "event" not in await sizes(store)
 
 
-async def test_a_run_that_is_expected_but_does_not_change_is_checked_too(opened: OpenStore) -> None:
+async def test_the_version_of_an_unchanged_run_is_checked_too(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(1, version=5), a_spec(1))
         for version in (4, 6):
@@ -292,7 +292,7 @@ async def test_a_run_that_is_expected_but_does_not_change_is_checked_too(opened:
         assert (await save(store, Save(expect=[(9, 0, None)]))).ids == set()
 
 
-async def test_under_a_lock_the_second_save_expects_what_the_first_wrote(opened: OpenStore) -> None:
+async def test_a_second_save_under_one_lock_expects_the_first_ones_version(opened: OpenStore) -> None:
     def transaction() -> Transaction[list[set[int]]]:
         [run] = yield Query("lock_runs", [(1,)])
         first = yield Save(expect=[(1, run.version, None)], runs=[replace(run, version=1)])
@@ -324,7 +324,7 @@ async def test_a_save_is_written_only_before_its_lease_ends(opened: OpenStore) -
 
 @pytest.mark.parametrize("single", [True, False], ids=["single", "whole"])
 @pytest.mark.parametrize("off_us", [-2 * SECOND_US, 2 * SECOND_US, -SECOND_US // 2, SECOND_US // 2])
-async def test_decisions_made_at_a_wrong_time_are_not_written(
+async def test_a_save_with_a_wrong_time_estimate_is_not_written(
     opened: OpenStore, off_us: int, single: bool
 ) -> None:
     async with opened() as store:
@@ -342,9 +342,7 @@ async def test_decisions_made_at_a_wrong_time_are_not_written(
 
 @pytest.mark.parametrize("single", [True, False], ids=["single", "whole"])
 @pytest.mark.parametrize("runs", [1, 3])
-async def test_of_a_run_that_changes_lightly_nothing_else_is_written(
-    opened: OpenStore, runs: int, single: bool
-) -> None:
+async def test_a_light_save_writes_only_the_light_columns(opened: OpenStore, runs: int, single: bool) -> None:
     ids = range(1, runs + 1)
     async with opened() as store:
         for run_id in ids:
@@ -371,7 +369,7 @@ async def test_of_a_run_that_changes_lightly_nothing_else_is_written(
         assert (await save(store, changed, single=single)).ids == set(), "they have moved on"
 
 
-async def test_light_changes_are_written_beside_others(opened: OpenStore) -> None:
+async def test_light_and_full_changes_share_a_save(opened: OpenStore) -> None:
     async with opened() as store:
         for run_id in (1, 2):
             await create(store, a_run(run_id), a_spec(run_id))
@@ -385,9 +383,7 @@ async def test_light_changes_are_written_beside_others(opened: OpenStore) -> Non
 
 
 @pytest.mark.parametrize("single", [True, False], ids=["single", "whole"])
-async def test_a_save_of_one_row_per_table_reads_back_as_it_was_written(
-    opened: OpenStore, single: bool
-) -> None:
+async def test_a_save_of_one_row_per_table_survives_a_round_trip(opened: OpenStore, single: bool) -> None:
     """On PostgreSQL it is sent in another form than one of many rows."""
     run, spec = filled(RunRow, id=1), filled(RunSpecRow, run_id=1)
     rows = [a_step(1, 0), an_attempt(1, 0, 1), a_checkpoint(1, 0, "one", 1), a_payload(1, 1), an_event(1, 1)]
@@ -409,7 +405,7 @@ async def test_a_save_of_one_row_per_table_reads_back_as_it_was_written(
         assert [attempt.seq for attempt in await store.read("attempts_of", 1)] == [4]
 
 
-async def test_a_run_whose_id_exists_is_left_out(opened: OpenStore) -> None:
+async def test_a_new_run_whose_id_exists_is_skipped(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(1), a_spec(1))
         other = Save(
@@ -421,7 +417,7 @@ async def test_a_run_whose_id_exists_is_left_out(opened: OpenStore) -> None:
         assert await store.read("events_of", 1) == []
 
 
-async def test_of_many_runs_with_one_idempotency_key_one_is_made(opened: OpenStore) -> None:
+async def test_one_of_many_runs_with_one_idempotency_key_is_created(opened: OpenStore) -> None:
     def delivery(run_id: int) -> Save:
         spec = a_spec(run_id, source="github_webhook", idempotency_key="delivery-1")
         return Save(new_runs=[a_run(run_id)], new_specs=[spec], rows=tables([an_event(run_id, 1)]))
@@ -506,7 +502,7 @@ async def test_a_concurrency_key_has_at_most_one_holder(opened: OpenStore) -> No
     ],
     ids=lambda rows: rows[0].table,
 )
-async def test_what_is_there_once_is_refused_twice(opened: OpenStore, twice: list[Row]) -> None:
+async def test_duplicates_of_unique_rows_are_refused(opened: OpenStore, twice: list[Row]) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), twice[0])
         await refused(store, beneath(twice[1]))
@@ -529,7 +525,7 @@ BAD_RUNS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("change", BAD_RUNS.values(), ids=BAD_RUNS)
-async def test_the_schema_refuses_a_run_that_cannot_be(opened: OpenStore, change: dict[str, Any]) -> None:
+async def test_the_schema_refuses_an_impossible_run(opened: OpenStore, change: dict[str, Any]) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7))
         await refused(
@@ -582,13 +578,13 @@ BAD_ROWS: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("bad", BAD_ROWS.values(), ids=BAD_ROWS)
-async def test_the_schema_refuses_a_row_that_cannot_be(opened: OpenStore, bad: Row) -> None:
+async def test_the_schema_refuses_an_impossible_row(opened: OpenStore, bad: Row) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7))
         await refused(store, beneath(bad))
 
 
-async def test_the_schema_knows_every_state(opened: OpenStore) -> None:
+async def test_the_schema_accepts_every_state(opened: OpenStore) -> None:
     """Each state of each machine can be stored, with what belongs to it."""
     runs = [
         a_run(n, **(DONE if s in RUN.terminal else {}) | {"status": s})
@@ -629,7 +625,7 @@ async def beat(
     return await ask(store, "beat", beats, now)
 
 
-async def test_a_heartbeat_extends_its_lease_and_touches_nothing_else(opened: OpenStore) -> None:
+async def test_a_heartbeat_changes_only_its_lease(opened: OpenStore) -> None:
     lease = an_attempt(7, 0, 1, expires_at=5000, seq=3, last_message="ack", answer=b"ok")
     async with opened() as store:
         await create(store, a_run(7, version=4), a_spec(7), lease, an_attempt(7, 1, 1))
@@ -660,9 +656,7 @@ LATE_BEATS: dict[str, tuple[AttemptRow, int]] = {
 
 
 @pytest.mark.parametrize(("lease", "now"), LATE_BEATS.values(), ids=LATE_BEATS)
-async def test_a_heartbeat_that_does_not_count_changes_nothing(
-    opened: OpenStore, lease: AttemptRow, now: int
-) -> None:
+async def test_a_stale_heartbeat_changes_nothing(opened: OpenStore, lease: AttemptRow, now: int) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), lease)
         assert await beat(store, (7, 0, 1, 4, 6000, ""), now=now) == []
@@ -670,9 +664,7 @@ async def test_a_heartbeat_that_does_not_count_changes_nothing(
 
 
 @pytest.mark.parametrize("end", [{}, ENDED], ids=["goes on", "ends"])
-async def test_a_save_does_not_take_back_what_a_heartbeat_gave(
-    opened: OpenStore, end: dict[str, Any]
-) -> None:
+async def test_a_save_does_not_undo_a_heartbeat(opened: OpenStore, end: dict[str, Any]) -> None:
     decided = an_attempt(7, 0, 1, seq=1, last_message="checkpoint", answer=b"ok", **end)
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), an_attempt(7, 0, 1))
@@ -685,7 +677,7 @@ async def test_a_save_does_not_take_back_what_a_heartbeat_gave(
 # ------------------------------------------------------------------------------------ outbox and retention
 
 
-async def test_what_was_delivered_is_no_longer_owed(opened: OpenStore) -> None:
+async def test_a_delivered_outbox_row_is_deleted(opened: OpenStore) -> None:
     owed = [an_outbox_row(7, 1, 0, target_id=8), an_outbox_row(7, 1, 1, target_id=9), an_outbox_row(7, 2)]
     async with opened() as store:
         for run_id in (8, 9):
@@ -702,7 +694,7 @@ async def test_what_was_delivered_is_no_longer_owed(opened: OpenStore) -> None:
         assert await store.read("outbox_of", 7) == []
 
 
-async def test_a_finished_run_is_deleted_with_everything_beneath_it(opened: OpenStore) -> None:
+async def test_a_finished_run_is_deleted_with_all_of_its_rows(opened: OpenStore) -> None:
     """What it owes others stays until it is delivered, and a key stays with the run it made, for good."""
     beneath_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (RunRow, RunSpecRow)]
     beneath_7 += [StaleMessageRow(7, 0, 1, "fail", 1, "worker-1", 1000)]
@@ -716,7 +708,7 @@ async def test_a_finished_run_is_deleted_with_everything_beneath_it(opened: Open
         assert await store.read("orphan_rows") == []
 
 
-async def test_a_run_that_is_open_or_has_moved_on_is_not_deleted(opened: OpenStore) -> None:
+async def test_an_open_or_changed_run_is_not_deleted(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(7, version=2), a_spec(7), an_event(7, 1))
         await create(store, a_run(8, **DONE, version=2), a_spec(8), an_event(8, 1))
@@ -724,7 +716,7 @@ async def test_a_run_that_is_open_or_has_moved_on_is_not_deleted(opened: OpenSto
         assert await sizes(store) == {"run": 2, "run_spec": 2, "event": 2}
 
 
-async def test_the_doctor_sees_rows_without_a_run_and_specs_of_others(opened: OpenStore) -> None:
+async def test_the_doctor_finds_rows_without_a_run(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(7, tenant="beta"), a_spec(7, tenant="acme"))
         assert [found.run_id for found in await store.read("lost_specs")] == [7]
@@ -733,7 +725,7 @@ async def test_the_doctor_sees_rows_without_a_run_and_specs_of_others(opened: Op
 # ------------------------------------------------------------------------- transactions, errors, the clock
 
 
-async def test_an_error_in_a_transaction_is_its_own_and_leaves_nothing(opened: OpenStore) -> None:
+async def test_an_error_in_a_transaction_rolls_it_back(opened: OpenStore) -> None:
     class Mistake(Exception):
         pass
 
@@ -750,7 +742,7 @@ async def test_an_error_in_a_transaction_is_its_own_and_leaves_nothing(opened: O
         await create(store, a_run(1), a_spec(1))
 
 
-async def test_a_long_transaction_goes_on_beside_the_event_loop(opened: OpenStore) -> None:
+async def test_a_long_transaction_does_not_block_the_event_loop(opened: OpenStore) -> None:
     threads: list[int] = []
 
     def transaction() -> Transaction[set[int]]:
@@ -786,7 +778,7 @@ async def test_a_long_transaction_goes_on_beside_the_event_loop(opened: OpenStor
         assert (await get_run(store, 2)).version == 0
 
 
-async def test_an_error_in_a_long_transaction_leaves_nothing(opened: OpenStore) -> None:
+async def test_an_error_in_a_long_transaction_rolls_it_back(opened: OpenStore) -> None:
     class Mistake(Exception):
         pass
 
@@ -808,7 +800,7 @@ async def test_an_error_in_a_long_transaction_leaves_nothing(opened: OpenStore) 
         await create(store, a_run(1), a_spec(1))
 
 
-async def test_a_caller_that_goes_away_from_a_long_transaction_leaves_a_store_that_works(
+async def test_canceling_a_long_transaction_leaves_the_store_usable(
     opened: OpenStore,
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -829,7 +821,7 @@ async def test_a_caller_that_goes_away_from_a_long_transaction_leaves_a_store_th
         await create(store, a_run(2), a_spec(2))
 
 
-async def test_a_hundred_transactions_on_one_run_lose_nothing(opened: OpenStore) -> None:
+async def test_a_hundred_concurrent_transactions_on_one_run_lose_nothing(opened: OpenStore) -> None:
     def bump() -> Transaction[int]:
         [run] = yield Query("lock_runs", [(1,)])
         version: int = run.version + 1
@@ -850,7 +842,7 @@ async def test_a_hundred_transactions_on_one_run_lose_nothing(opened: OpenStore)
         assert (await sizes(second))["event"] == 100
 
 
-async def test_a_caller_that_goes_away_leaves_a_store_that_works(opened: OpenStore) -> None:
+async def test_canceling_a_transaction_leaves_the_store_usable(opened: OpenStore) -> None:
     async with opened() as store:
         for n in range(1, 11):
             task = asyncio.create_task(create(store, a_run(n), a_spec(n), an_event(n, 1)))
@@ -894,7 +886,7 @@ async def test_work_in_another_process_is_noticed(opened: OpenStore) -> None:
         assert await waiting is True
 
 
-async def test_nobody_waits_for_work_longer_than_they_said(opened: OpenStore) -> None:
+async def test_waiting_for_work_ends_at_the_timeout(opened: OpenStore) -> None:
     async with opened() as store, asyncio.timeout(10):
         for seconds in (0.05, 0.0):
             while await store.wait_for_work(seconds):

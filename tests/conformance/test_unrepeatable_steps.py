@@ -13,7 +13,7 @@ from tests.conformance.world import Place, World, step
 
 @pytest.mark.clause("GWI-18")
 @pytest.mark.parametrize("how", ["fails", "is released", "is parked", "times out", "is revoked"])
-async def test_a_step_with_an_open_start_mark_is_not_tried_again(place: Place, how: str) -> None:
+async def test_a_step_with_an_open_start_mark_is_not_retried(place: Place, how: str) -> None:
     async with World(place) as w:
         run = await w.create(plan=[step("charge", timeout_seconds=20, retries=3)], profile="delta-ci")
         lease = await w.claim()
@@ -33,7 +33,7 @@ async def test_a_step_with_an_open_start_mark_is_not_tried_again(place: Place, h
         assert await w.claims() == []
 
 
-async def test_a_failure_whose_checkpoint_was_recorded_as_failed_is_tried_again(place: Place) -> None:
+async def test_a_step_whose_checkpoint_is_recorded_as_failed_is_retried(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=[step("charge", retries=3)], profile="delta-ci")
         lease = await w.claim()
@@ -43,7 +43,7 @@ async def test_a_failure_whose_checkpoint_was_recorded_as_failed_is_tried_again(
         assert await w.status(run) == "retry_wait"
 
 
-async def test_an_event_that_comes_after_its_wait_expired_is_not_taken_by_it(place: Place) -> None:
+async def test_an_expired_wait_takes_no_later_event(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="delta-ci")
         reply = await w.wait(lease, "go", event=c.WaitSpec(event="go", within_seconds=10))
@@ -59,7 +59,7 @@ async def test_an_event_that_comes_after_its_wait_expired_is_not_taken_by_it(pla
         assert fresh.outcome == "received"
 
 
-async def test_a_repeated_checkpoint_also_says_that_a_cancel_was_asked_for(place: Place) -> None:
+async def test_a_repeated_checkpoint_reports_a_cancel_request(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="delta-ci")
         message = c.RecordCheckpoint(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1, name="one")
@@ -90,7 +90,7 @@ async def test_a_step_with_an_open_start_mark_does_not_suspend(place: Place) -> 
         assert (await w.suspend(lease, reply.no)).state == "suspended"
 
 
-async def test_a_step_with_an_open_start_mark_goes_on_where_a_wait_has_settled(place: Place) -> None:
+async def test_a_step_with_an_open_start_mark_continues_after_a_settled_wait(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="delta-ci")
         await w.checkpoint(lease, "call", state="started", **MARK)
@@ -102,9 +102,7 @@ async def test_a_step_with_an_open_start_mark_goes_on_where_a_wait_has_settled(p
 
 @pytest.mark.clause("GWI-18")
 @pytest.mark.parametrize("ends", ["lost", "failed", "canceled", "timed out"])
-async def test_a_run_with_an_open_start_mark_is_not_resumed_as_if_nothing_had_begun(
-    place: Place, ends: str
-) -> None:
+async def test_a_run_with_an_open_start_mark_cannot_be_resumed_silently(place: Place, ends: str) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="delta-ci", timeout_seconds=300)
         run = lease.run_id
@@ -126,7 +124,7 @@ async def test_a_run_with_an_open_start_mark_is_not_resumed_as_if_nothing_had_be
         assert told.value.data["checkpoint"] == "call"
 
 
-async def test_whoever_resumes_says_what_became_of_the_open_start_marks(place: Place) -> None:
+async def test_a_resume_must_settle_the_open_start_marks(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="delta-ci")
         run = lease.run_id
@@ -152,7 +150,7 @@ async def test_whoever_resumes_says_what_became_of_the_open_start_marks(place: P
         await w.complete(after)
 
 
-async def test_a_mark_in_a_later_step_is_not_passed_over_either(place: Place) -> None:
+async def test_a_start_mark_in_a_later_step_is_checked_too(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=[step("a", retries=0), step("b", retries=0)], profile="delta-ci")
         leases = {lease.name: lease for lease in await w.claims(limit=2)}

@@ -60,7 +60,7 @@ async def test_the_first_of_several_waits_to_settle_wakes_the_step_once(place: P
         assert (await w.status(run), [row.state for row in await w.waits(run)][-1]) == ("succeeded", "closed")
 
 
-async def test_a_wait_that_has_settled_before_the_suspension_says_go_on(place: Place) -> None:
+async def test_a_suspension_on_a_settled_wait_continues_immediately(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         event, question = await listen(w, lease), await ask(w, lease)
@@ -71,7 +71,7 @@ async def test_a_wait_that_has_settled_before_the_suspension_says_go_on(place: P
         await w.complete(lease)  # the same lease
 
 
-async def test_opening_a_label_again_finds_the_same_wait(place: Place) -> None:
+async def test_opening_a_wait_again_finds_the_same_wait(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         first = await listen(w, lease)
@@ -85,7 +85,7 @@ async def test_opening_a_label_again_finds_the_same_wait(place: Place) -> None:
         assert len(await w.waits(lease.run_id)) == 1
 
 
-async def test_a_suspension_names_waits_of_its_own_step(place: Place) -> None:
+async def test_a_suspension_may_name_only_waits_of_its_own_step(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         async with w.refuses("INVALID_INPUT"):
@@ -96,7 +96,7 @@ async def test_a_suspension_names_waits_of_its_own_step(place: Place) -> None:
             await w.wait(lease, "for nothing")
 
 
-async def test_a_sleep_ends_at_its_moment(place: Place) -> None:
+async def test_a_sleep_ends_at_its_time(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         reply = await w.wait(lease, "nap", until=w.now + us(60))
@@ -111,7 +111,7 @@ async def test_a_sleep_ends_at_its_moment(place: Place) -> None:
         assert row.outcome == "elapsed"
 
 
-async def test_a_wait_resumed_by_hand_ends_and_an_approval_never_does(place: Place) -> None:
+async def test_a_wait_can_be_ended_by_hand_but_an_approval_cannot(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=[pause(event="merged"), "b"])
         assert await w.tell(c.EndWait, run) == {"ended": 1}
@@ -125,7 +125,7 @@ async def test_a_wait_resumed_by_hand_ends_and_an_approval_never_does(place: Pla
 # ---------------------------------------------------------------------------------------------- events
 
 
-async def test_an_event_may_come_before_anybody_waits_and_they_are_taken_in_order(place: Place) -> None:
+async def test_early_events_are_stored_and_taken_in_order(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         run = lease.run_id
@@ -141,7 +141,7 @@ async def test_an_event_may_come_before_anybody_waits_and_they_are_taken_in_orde
         await w.complete(lease)
 
 
-async def test_a_declared_wait_takes_an_event_that_came_early(place: Place) -> None:
+async def test_a_declared_wait_takes_an_early_event(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a", pause(event="merged"), "b"])
         await w.deliver(run, "merged", payload=b"sha")
@@ -162,7 +162,7 @@ async def test_the_same_event_id_never_counts_twice(place: Place) -> None:
             await w.deliver(run, "ping", "e-3")
 
 
-async def test_events_nobody_waits_for_are_bounded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_early_events_is_limited(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenure.kernel.decide.waits.EVENTS_BUFFERED_PER_RUN_MAX", 3)
     async with World(place) as w:
         lease = await w.begin()
@@ -180,7 +180,7 @@ async def test_events_nobody_waits_for_are_bounded(place: Place, monkeypatch: py
 # ------------------------------------------------------------------------------------------- approvals
 
 
-async def test_two_people_are_two_different_people_and_never_the_requester(place: Place) -> None:
+async def test_two_approvals_need_two_people_other_than_the_requester(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=[gate(people=2), "b"], by="u_alice")
         async with w.refuses("APPROVER_IS_REQUESTER"):
@@ -197,7 +197,7 @@ async def test_two_people_are_two_different_people_and_never_the_requester(place
         assert (await w.approve(run, 1, by="u_carol"))["again"]  # a double click of whoever decided
 
 
-async def test_an_approval_binds_to_the_digest_and_revision_that_were_shown(place: Place) -> None:
+async def test_an_approval_is_bound_to_the_digest_and_revision_that_were_shown(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=[gate(digest="aa", people=2), "b"])
         async with w.refuses("APPROVAL_STALE"):
@@ -213,7 +213,7 @@ async def test_an_approval_binds_to_the_digest_and_revision_that_were_shown(plac
         assert (await w.approve(run, by="u_bob", digest="bb", revision=2))["status"] == "approved"
 
 
-async def test_two_decisions_at_once_one_counts(place: Place) -> None:
+async def test_one_of_two_simultaneous_decisions_counts(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         for _ in range(5):
             run = await w.create(plan=[gate(), "b"])
@@ -231,7 +231,7 @@ async def test_two_decisions_at_once_one_counts(place: Place) -> None:
                 await w.work_off(run)
 
 
-async def test_an_approval_that_expired_cannot_be_given_even_before_the_sweep(place: Place) -> None:
+async def test_an_expired_approval_cannot_be_given_even_before_the_sweep(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         no = await ask(w, lease, within_seconds=60)
@@ -246,7 +246,7 @@ async def test_an_approval_that_expired_cannot_be_given_even_before_the_sweep(pl
         await w.complete(await w.claim())  # the body may go on without
 
 
-async def test_a_refusal_that_is_fatal_ends_the_step_whatever_its_code_would_do(place: Place) -> None:
+async def test_a_fatal_rejection_ends_the_step(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         no = await ask(w, lease, fatal=True)
@@ -260,7 +260,7 @@ async def test_a_refusal_that_is_fatal_ends_the_step_whatever_its_code_would_do(
         )
 
 
-async def test_the_runs_clock_does_not_tick_while_it_waits_for_a_person(place: Place) -> None:
+async def test_the_run_timeout_pauses_while_the_run_waits_for_a_person(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a", gate(), "b"])  # ten minutes of machine time
         await w.at("10:05:00").complete(await w.claim())
@@ -290,7 +290,7 @@ async def start_child(w: World, lease: Lease, label: str = "child", **how: Any) 
     return reply.no, child.run_id
 
 
-async def test_a_parent_waits_for_its_child_and_is_woken_by_its_end(place: Place) -> None:
+async def test_the_end_of_a_child_wakes_its_parent(place: Place) -> None:
     async with World(place) as w:
         parent = await w.begin(workspace="ops", tenant="acme")
         no, child = await start_child(w, parent, input=b"in")
@@ -315,7 +315,7 @@ async def test_a_parent_waits_for_its_child_and_is_woken_by_its_end(place: Place
         assert await w.read("outbox_pending", w.now + us(60), 10) == []
 
 
-async def test_a_child_that_fails_says_so_and_a_replay_starts_no_second_one(place: Place) -> None:
+async def test_a_failed_child_is_reported_and_a_replay_starts_no_second_one(place: Place) -> None:
     async with World(place) as w:
         parent = await w.begin()
         no, child = await start_child(w, parent)
@@ -328,7 +328,7 @@ async def test_a_child_that_fails_says_so_and_a_replay_starts_no_second_one(plac
         assert sorted(await w.run_ids()) == sorted([parent.run_id, child])
 
 
-async def test_what_a_run_owes_survives_a_crash_and_is_delivered_once(place: Place) -> None:
+async def test_outbox_rows_survive_a_crash_and_are_delivered_once(place: Place) -> None:
     async with World(place) as w:
         parent = await w.begin()
         child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
@@ -347,7 +347,7 @@ async def test_what_a_run_owes_survives_a_crash_and_is_delivered_once(place: Pla
         assert (await w.kinds(parent.run_id)).count("child_finished") == 1
 
 
-async def test_a_cancel_that_overtakes_the_making_of_a_child_is_not_lost(place: Place) -> None:
+async def test_a_cancel_that_overtakes_the_creation_of_a_child_is_not_lost(place: Place) -> None:
     async with World(place) as w:
         parent = await w.begin()
         child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
@@ -366,7 +366,7 @@ async def test_a_cancel_that_overtakes_the_making_of_a_child_is_not_lost(place: 
         assert await w.read("outbox_of", parent.run_id) == []
 
 
-async def test_canceling_many_children_looks_once_for_those_that_are_not_made(
+async def test_canceling_many_children_looks_up_missing_ones_in_one_query(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:
@@ -394,7 +394,7 @@ async def _nothing(rows: Any, lacking: Any = None) -> int:
 @pytest.mark.parametrize(
     ("on_close", "end"), [("cancel", "canceled"), ("leave", "queued"), ("wait", "canceled")]
 )
-async def test_a_parent_that_is_cancelled_takes_its_children_along_or_leaves_them(
+async def test_a_canceled_parent_cancels_or_leaves_its_children(
     place: Place, on_close: str, end: str
 ) -> None:
     async with World(place) as w:
@@ -409,7 +409,7 @@ async def test_a_parent_that_is_cancelled_takes_its_children_along_or_leaves_the
         assert row.reason == (None if end == "queued" else "PARENT_CLOSED")
 
 
-async def test_a_parent_that_must_wait_for_its_child_completes_after_it(place: Place) -> None:
+async def test_a_parent_that_waits_for_its_child_completes_after_it(place: Place) -> None:
     async with World(place) as w:
         parent = await w.begin()
         _, child = await start_child(w, parent, on_close="wait")
@@ -425,7 +425,7 @@ async def test_a_parent_that_must_wait_for_its_child_completes_after_it(place: P
 
 
 @pytest.mark.parametrize("uploads", [False, True])
-async def test_a_parent_that_must_wait_for_its_children_ends_with_the_last_of_them(
+async def test_a_parent_that_waits_for_its_children_ends_with_the_last_one(
     place: Place, uploads: bool
 ) -> None:
     """Found by review: it was refused after BeginUpload, and woken by the first child."""
@@ -466,7 +466,7 @@ async def test_a_parent_that_must_wait_for_its_children_ends_with_the_last_of_th
 
 
 @pytest.mark.parametrize("how", ["is canceled", "runs out of time", "loses a child it cannot do without"])
-async def test_a_parent_at_its_end_may_still_end_badly(place: Place, how: str) -> None:
+async def test_a_parent_that_waits_for_its_children_may_still_fail(place: Place, how: str) -> None:
     async with World(place) as w:
         parent = await w.begin(profile="delta-ci", timeout_seconds=600)
         run = parent.run_id
@@ -496,7 +496,7 @@ async def test_a_parent_at_its_end_may_still_end_badly(place: Place, how: str) -
 
 
 @pytest.mark.parametrize("where", ["gate", "pause", "suspended", "backoff", "planning", "delayed"])
-async def test_cancel_in_a_wait_is_final_at_once(place: Place, where: str) -> None:
+async def test_a_cancel_during_a_wait_is_final_immediately(place: Place, where: str) -> None:
     async with World(place) as w:
         if where == "planning":
             run = await w.create(plan=None)
@@ -520,7 +520,7 @@ async def test_cancel_in_a_wait_is_final_at_once(place: Place, where: str) -> No
         assert {row.state for row in await w.waits(run)} <= {"closed"}
 
 
-async def test_a_body_that_would_suspend_while_canceling_is_closed_instead(place: Place) -> None:
+async def test_a_body_that_suspends_during_a_cancel_is_closed(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         no = await ask(w, lease)
@@ -532,7 +532,7 @@ async def test_a_body_that_would_suspend_while_canceling_is_closed_instead(place
 
 
 @pytest.mark.parametrize("first", ["cancel", "complete"])
-async def test_cancel_against_complete_whichever_commits_first_decides(place: Place, first: str) -> None:
+async def test_of_a_cancel_and_a_complete_the_first_commit_decides(place: Place, first: str) -> None:
     async with World(place, orchestrators=2) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()
@@ -547,7 +547,7 @@ async def test_cancel_against_complete_whichever_commits_first_decides(place: Pl
         assert await w.status(run) == ("succeeded" if first == "complete" else "canceled")
 
 
-async def test_a_retryable_failure_after_the_request_is_not_retried(place: Place) -> None:
+async def test_a_retryable_failure_after_a_cancel_request_is_not_retried(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()

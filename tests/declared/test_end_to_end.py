@@ -38,7 +38,7 @@ async def submitted(engine: Stage, inputs: dict[str, Any]) -> str:
     )
 
 
-async def test_a_workflow_file_is_carried_through_to_its_end(url: str) -> None:
+async def test_a_workflow_file_runs_to_its_end(url: str) -> None:
     async with stage(url) as engine:
         run = await submitted(engine, {"ref": "v2"})
         build = await take(engine, "default|run")
@@ -69,7 +69,7 @@ async def test_a_workflow_file_is_carried_through_to_its_end(url: str) -> None:
         assert [step.name for step in await engine.runs.steps(run)] == [step.id for step in RELEASE.steps]
 
 
-async def test_a_step_whose_condition_is_false_succeeds_without_a_lease(url: str) -> None:
+async def test_a_step_with_a_false_condition_succeeds_without_a_lease(url: str) -> None:
     async with stage(url) as engine:
         run = await submitted(engine, {"dry": True})
         await engine.complete(await take(engine, "default|run"))
@@ -86,7 +86,7 @@ async def test_a_step_whose_condition_is_false_succeeds_without_a_lease(url: str
         assert label.condition == "inputs.dry == false"
 
 
-async def test_a_gate_whose_condition_is_false_lets_the_run_go_on(url: str) -> None:
+async def test_a_gate_with_a_false_condition_is_passed(url: str) -> None:
     declared = load_workflow(
         "name: w\ninputs: {ask: {type: boolean}}\nsteps:\n"
         "  - {id: gate, approval: {title: Deploy?}, if: inputs.ask}\n"
@@ -112,7 +112,7 @@ steps:
 """)
 
 
-async def test_a_run_whose_steps_are_all_skipped_ends_without_any_worker(url: str) -> None:
+async def test_a_run_of_skipped_steps_ends_without_a_worker(url: str) -> None:
     declared = load_workflow(
         "name: w\nsteps:\n  - {id: a, uses: t, if: 'run.id == \"no\"'}\n  - {id: b, uses: t, if: steps.a.output == 1}\n"
     )
@@ -127,7 +127,7 @@ async def test_a_run_whose_steps_are_all_skipped_ends_without_any_worker(url: st
         ]
 
 
-async def test_a_skipped_step_that_another_looks_at_is_null(url: str) -> None:
+async def test_the_output_of_a_skipped_step_is_null(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.submit(CONDITIONAL, {})
         await engine.complete(await take(engine, "default|tool:t"), b'{"n": 1}')
@@ -144,7 +144,7 @@ async def test_a_skipped_step_that_another_looks_at_is_null(url: str) -> None:
         assert (await engine.get(again.id)).steps_skipped == 0
 
 
-async def test_an_expression_without_a_value_fails_its_step_and_not_the_others_attempts(url: str) -> None:
+async def test_an_expression_without_a_value_fails_only_its_step(url: str) -> None:
     declared = load_workflow(
         "name: w\nsteps:\n  - {id: a, uses: t}\n  - {id: b, uses: t, with: {x: '${{ steps.a.output.gone }}'}}\n"
     )
@@ -158,7 +158,7 @@ async def test_an_expression_without_a_value_fails_its_step_and_not_the_others_a
         assert (await engine.get(run.id)).reason == "EXPRESSION_FAILED"
 
 
-async def test_each_try_has_its_own_number(url: str) -> None:
+async def test_each_try_sees_its_own_number(url: str) -> None:
     declared = load_workflow(
         "name: w\nsteps:\n  - {id: a, uses: t, with: {n: '${{ run.attempt }}'}, retry: {max: 2, backoff: [1s]}}\n"
     )
@@ -174,7 +174,7 @@ async def test_each_try_has_its_own_number(url: str) -> None:
         assert (await engine.get(run.id)).status == "succeeded"
 
 
-async def test_what_a_dead_process_did_not_evaluate_another_does(url: str) -> None:
+async def test_another_process_evaluates_the_templates_of_a_dead_one(url: str) -> None:
     """The input is owed in the commit that opens the step: whoever sweeps next makes it."""
     declared = load_workflow("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
     async with stage(url) as engine:
@@ -190,7 +190,7 @@ async def test_what_a_dead_process_did_not_evaluate_another_does(url: str) -> No
         await engine.complete(lease)
 
 
-async def test_steps_whose_inputs_are_refused_for_good_fail(url: str) -> None:
+async def test_steps_with_permanently_refused_inputs_fail(url: str) -> None:
     """The row that owes them is not forgotten without a word: the steps would be waited for until the run's deadline."""
     declared = load_workflow("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
 
@@ -209,7 +209,7 @@ async def test_steps_whose_inputs_are_refused_for_good_fail(url: str) -> None:
         assert await engine.store.read("outbox_of", run_int(run.id)) == []
 
 
-async def test_templates_of_a_few_runs_are_evaluated_at_a_time(
+async def test_templates_are_evaluated_for_a_few_runs_at_a_time(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     under_way = most = 0
@@ -231,7 +231,7 @@ async def test_templates_of_a_few_runs_are_evaluated_at_a_time(
         assert most == step_resolver.AT_ONCE_MAX
 
 
-async def test_what_is_handed_out_is_as_large_as_it_has_to_be(url: str, tmp_path: Path) -> None:
+async def test_a_step_receives_only_what_it_needs(url: str, tmp_path: Path) -> None:
     declared = load_workflow(
         "name: w\nsteps:\n  - {id: a, uses: t}\n  - {id: b, uses: t, with: {x: '${{ steps.a.output }}', y: '${{ steps.a.output }}'}}\n"
     )
@@ -248,7 +248,7 @@ async def test_what_is_handed_out_is_as_large_as_it_has_to_be(url: str, tmp_path
         await engine.complete(lease)
 
 
-async def test_an_output_that_is_too_large_for_an_expression_fails_the_step_that_looks_at_it(
+async def test_an_output_too_large_for_an_expression_fails_the_step_that_uses_it(
     url: str, tmp_path: Path
 ) -> None:
     """Nobody who evaluates loads 64 MiB because somebody has uploaded them."""

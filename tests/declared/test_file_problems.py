@@ -283,12 +283,12 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_that_is_wrong_is_told_where_and_what_would_be_right(case: str) -> None:
+def test_problems_are_reported_with_place_and_advice(case: str) -> None:
     text, said = CASES[case]
     assert refused(text) == said
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     text = dedent("""\
         nome: x
         steps:
@@ -312,7 +312,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     ]
 
 
-def test_of_very_many_problems_the_first_are_told() -> None:
+def test_only_the_first_of_many_problems_are_reported() -> None:
     text = ONE + "".join(f"k{i}: 1\n" for i in range(200))
     with pytest.raises(TenureError) as caught:
         load_workflow(text, "f.yaml")
@@ -323,7 +323,7 @@ def test_of_very_many_problems_the_first_are_told() -> None:
 
 @pytest.mark.clause("GOV-02")
 @pytest.mark.parametrize("kind", ["run: [make]", "uses: github.label"])
-def test_under_the_governed_runtime_a_step_with_effects_has_a_key_or_is_idempotent(kind: str) -> None:
+def test_in_the_governed_runtime_a_step_with_effects_needs_a_key_or_idempotence(kind: str) -> None:
     text = f"name: x\nprofile: governed-runtime\nsteps:\n  - id: a\n    {kind}\n"
     assert refused(text) == [
         (

@@ -32,13 +32,13 @@ def with_value(text: str) -> object:
         ("[a, {b: on}]", ["a", {"b": "on"}]), ("{on: 1, 2: 3}", {"on": 1, "2": 3}),
     ],
 )  # fmt: skip
-def test_scalars_are_what_yaml_1_2_says(text: str, value: object) -> None:
+def test_scalars_follow_yaml_1_2(text: str, value: object) -> None:
     found = with_value(text)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_the_example_is_read_with_its_defaults() -> None:
+def test_the_example_is_loaded_with_defaults() -> None:
     declared = load_workflow_file(RELEASE)
     build, label, gate, healthy, cool, child = declared.steps
     assert (declared.name, declared.version, declared.profile) == ("release", "1", "governed-runtime")
@@ -56,20 +56,20 @@ def test_the_example_is_read_with_its_defaults() -> None:
     assert [step.index for step in declared.steps] == list(range(6))
 
 
-def test_a_steps_retry_takes_what_it_leaves_out_from_the_defaults() -> None:
+def test_the_retry_of_a_step_inherits_the_defaults() -> None:
     step = load_workflow(
         ONE + "    retry: {max: 1}\ndefaults: {retry: {max: 9, backoff: [1s], jitter: 0}}\n"
     ).steps[0]
     assert (step.retry.max, step.retry.backoff, step.retry.jitter) == (1, (1.0,), 0)
 
 
-def test_a_version_is_the_text_that_is_written_or_the_digest() -> None:
+def test_a_version_is_explicit_or_the_digest() -> None:
     assert load_workflow(ONE + "version: 1.10\n").version == "1.10"
     declared = load_workflow(ONE)
     assert declared.version == declared.digest[:12]
 
 
-def test_the_digest_is_of_what_a_file_means() -> None:
+def test_the_digest_covers_the_meaning_of_a_file() -> None:
     plain = load_workflow(ONE + "timeout: 5m\nversion: 1\n")
     other = load_workflow(
         "steps: [{run: ['make'], id: 'a'}]  # a comment\ntimeout: 300\nversion: 2\nname: x\n"
@@ -79,7 +79,7 @@ def test_the_digest_is_of_what_a_file_means() -> None:
     assert load_workflow(ONE, "here").digest == load_workflow(ONE, "there").digest
 
 
-def test_a_commands_text_is_divided_and_an_expression_stays_one_argument() -> None:
+def test_a_command_text_is_split_and_an_expression_stays_one_argument() -> None:
     text = """run: make "a b" REF=${{ inputs.r }} '${{ inputs.r + " }} x" }}' c\\ d"""
     declared = load_workflow(f"name: x\ninputs: {{r: {{type: string}}}}\nsteps:\n  - id: a\n    {text}\n")
     assert declared.steps[0].run == (
@@ -90,7 +90,7 @@ def test_a_commands_text_is_divided_and_an_expression_stays_one_argument() -> No
     assert b'"REF=one two; rm -rf /","one two; rm -rf / }} x"' in first
 
 
-def test_a_shell_is_asked_for_in_so_many_words() -> None:
+def test_a_shell_must_be_requested_explicitly() -> None:
     step = load_workflow(
         'name: x\nsteps:\n  - id: a\n    shell: true\n    run: |\n      echo "$A" | wc\n'
     ).steps[0]
@@ -113,13 +113,13 @@ def test_a_shell_is_asked_for_in_so_many_words() -> None:
         (lambda: ONE + "".join(f"  - id: s{i}\n    run: [x]\n" for i in range(1_200)), "1 to 1000 items, not 1201"),
     ],
 )  # fmt: skip
-def test_a_file_that_was_made_to_do_harm_is_refused(make: Callable[[], str], said: str) -> None:
+def test_a_hostile_file_is_refused(make: Callable[[], str], said: str) -> None:
     with pytest.raises(TenureError, match=said) as caught:
         load_workflow(make())
     assert caught.value.code == "WORKFLOW_INVALID"
 
 
-def test_a_thousand_steps_in_a_row_are_fine() -> None:
+def test_a_thousand_steps_in_a_row_are_accepted() -> None:
     steps = "".join(f"  - id: s{i}\n    uses: t\n" for i in range(999))
     last = "  - id: last\n    uses: t\n    with: {x: '${{ steps.s0.output }}'}\n"
     assert len(load_workflow("name: x\nsteps:\n" + steps + last).steps) == 1_000
@@ -133,7 +133,7 @@ def test_any_text_is_a_workflow_or_refused(text: str) -> None:
 
 
 @given(st.text(alphabet="abc${}[]().'\"-+ \n:#&*!|>,?", max_size=80))
-def test_any_value_is_read_or_refused(text: str) -> None:
+def test_any_value_is_loaded_or_refused(text: str) -> None:
     for place in (
         "run: [a]\n    if: ",
         "run: ",
@@ -148,7 +148,7 @@ def test_any_value_is_read_or_refused(text: str) -> None:
         assert code == "WORKFLOW_INVALID"
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TenureError, match="No such file"):
         load_workflow_file(tmp_path / "none.yaml")
     binary = tmp_path / "binary.yaml"

@@ -46,7 +46,7 @@ def needs(step: StepSpec) -> set[str]:
     return needed_steps(template_references(step.template))
 
 
-def test_a_plan_is_one_that_the_kernel_takes() -> None:
+def test_the_kernel_accepts_the_plan() -> None:
     plan = RELEASE.plan({})
     needs = check_plan(plan, profiles.get("governed-runtime"), {}, 0)
     assert needs == [[], ["build"], ["label"], ["gate"], ["healthy"], ["cool"]]
@@ -64,7 +64,7 @@ def test_a_plan_is_one_that_the_kernel_takes() -> None:
     assert (plan[0].retries, plan[0].timeout_seconds) == (2, 600)
 
 
-def test_what_only_needs_inputs_is_evaluated_at_once_and_the_rest_stays_open() -> None:
+def test_templates_over_inputs_are_evaluated_at_creation_and_others_later() -> None:
     build, label, gate, *_, child = RELEASE.plan({"ref": "v2"})
     assert build.template is None
     assert handed(build) == {"argv": ["make", "image"], "env": {"REF": "v2", "PORT": "8080"}}
@@ -83,7 +83,7 @@ def test_what_only_needs_inputs_is_evaluated_at_once_and_the_rest_stays_open() -
     assert needs(child) == {"build"}
 
 
-def test_a_key_that_names_the_run_is_fixed_by_who_knows_it() -> None:
+def test_a_key_that_names_the_run_is_evaluated_when_the_id_is_known() -> None:
     run = SCOPE["run"]
     known = RELEASE.plan({}, run=run, trigger=SCOPE["trigger"])[1]
     assert known.idempotency_key == "label:run_1:main"
@@ -96,7 +96,7 @@ def test_a_key_that_names_the_run_is_fixed_by_who_knows_it() -> None:
     assert prepare_step(unknown.template, SCOPE, first).idempotency_key == "label:run_0:main"
 
 
-def test_of_a_run_only_what_is_named_is_fixed_and_never_the_try() -> None:
+def test_only_named_facts_of_the_run_are_evaluated_and_never_the_try() -> None:
     declared = flow(
         "  - id: a\n    uses: t\n    with: {i: '${{ run.id }}', t: '${{ run.tenant }}', n: '${{ run.attempt }}', r: '${{ run }}'}\n"
     )
@@ -110,7 +110,7 @@ def test_of_a_run_only_what_is_named_is_fixed_and_never_the_try() -> None:
 @pytest.mark.parametrize(
     ("value", "each"), [("${{ run.attempt }}", True), ("${{ run }}", True), ("${{ run.id }}", False)]
 )
-def test_an_input_that_names_the_try_is_made_for_each(value: str, each: bool) -> None:
+def test_an_input_that_names_the_try_is_evaluated_for_each_try(value: str, each: bool) -> None:
     (step,) = flow(f"  - {{id: a, uses: t, with: {{x: '{value}'}}}}\n").plan({})
     assert step.template is not None
     assert prepare_step(step.template, SCOPE).each_try is each
@@ -122,14 +122,14 @@ def test_a_resolved_step_has_no_templates_left() -> None:
     assert handed(child, SCOPE) == {"image": "img:1:main"}
 
 
-def test_a_step_whose_condition_is_false_is_skipped_and_nothing_of_it_is_evaluated() -> None:
+def test_a_step_with_a_false_condition_is_skipped_without_evaluation() -> None:
     label = RELEASE.plan({"dry": True})[1]
     assert (label.skipped, label.condition) == (True, "inputs.dry == false")
     assert (label.input, label.template) == (None, None)
     check_plan(RELEASE.plan({"dry": True}), profiles.get("governed-runtime"), {}, 0)
 
 
-def test_a_condition_on_an_output_is_decided_when_all_that_it_needs_has_ended() -> None:
+def test_a_condition_on_an_output_is_evaluated_when_its_needs_have_ended() -> None:
     declared = flow(
         "  - {id: build, uses: t}\n"
         "  - {id: b, uses: t, if: steps.build.output.n > inputs.n, with: {x: '${{ inputs.o.gone }}'}}\n",
@@ -143,14 +143,14 @@ def test_a_condition_on_an_output_is_decided_when_all_that_it_needs_has_ended() 
         prepare_step(step.template, {**SCOPE, "inputs": {"n": 1, "o": {}}})
 
 
-def test_arguments_that_look_like_a_reference_of_ours_are_refused() -> None:
+def test_arguments_that_look_like_internal_references_are_refused() -> None:
     with pytest.raises(
         TenureError, match=r"step a: with: the name of an argument must not begin with '\$tenure'"
     ):
         flow("  - {id: a, uses: t, with: {$tenure.artifact: x}}\n").plan({})
 
 
-def test_a_condition_that_is_neither_true_nor_false_is_refused() -> None:
+def test_a_condition_must_be_boolean() -> None:
     declared = flow("  - {id: a, uses: t, if: inputs.n}\n", "inputs: {n: {type: integer}}")
     with pytest.raises(TenureError, match="a condition must be true or false, not 5"):
         declared.plan({"n": 5})
@@ -159,13 +159,13 @@ def test_a_condition_that_is_neither_true_nor_false_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", ["inputs.go", "${{ inputs.go }}", "${{ inputs.go == true }}", "inputs.go && true"]
 )
-def test_a_condition_may_be_wrapped_out_of_habit(text: str) -> None:
+def test_a_condition_may_be_wrapped_in_braces(text: str) -> None:
     declared = flow(f"  - {{id: a, uses: t, if: '{text}'}}\n", "inputs: {go: {type: boolean}}")
     assert handed(declared.plan({"go": True})[0]) == {}
     assert declared.plan({"go": False})[0].skipped
 
 
-def test_a_gate_whose_condition_is_false_keeps_its_place_and_is_skipped() -> None:
+def test_a_gate_with_a_false_condition_keeps_its_place_and_is_skipped() -> None:
     declared = flow(
         "  - {id: gate, approval: {title: 'ok? ${{ inputs.o.gone }}'}, if: '!inputs.dry'}\n"
         "  - {id: news, wait: {event: '${{ inputs.o.gone }}'}, if: '!inputs.dry'}\n  - {id: b, uses: t}\n",
@@ -194,7 +194,7 @@ def test_a_value_that_looks_like_a_template_stays_a_value() -> None:
 
 
 @pytest.mark.parametrize(("value", "text"), [("[1]", r"\[1\]"), ("null", "null"), ("{a: 1}", r"\{")])
-def test_an_argument_is_one_word(value: str, text: str) -> None:
+def test_an_expression_is_one_argument(value: str, text: str) -> None:
     kind = {"[": "array", "{": "object", "n": "string"}[value[0]]
     declared = flow(
         "  - {id: a, run: [echo, '${{ inputs.v }}']}\n", f"inputs: {{v: {{type: {kind}, default: {value}}}}}"
@@ -205,7 +205,7 @@ def test_an_argument_is_one_word(value: str, text: str) -> None:
         declared.plan({})
 
 
-def test_numbers_and_truth_values_are_words_and_an_environment_takes_json() -> None:
+def test_numbers_and_booleans_become_text_in_arguments() -> None:
     declared = flow(
         "  - id: a\n    run: [echo, '${{ inputs.n }}', '${{ inputs.b }}', 7, true]\n    env: {L: '${{ inputs.l }}'}\n",
         "inputs: {n: {type: number, default: 1.5}, b: {type: boolean, default: true}, l: {type: array, default: [1, a]}}",
@@ -216,7 +216,7 @@ def test_numbers_and_truth_values_are_words_and_an_environment_takes_json() -> N
     }
 
 
-def test_a_nul_reaches_no_command() -> None:
+def test_a_null_character_is_refused_in_commands() -> None:
     declared = flow("  - {id: a, run: [echo, '${{ inputs.v }}']}\n", "inputs: {v: {type: string}}")
     with pytest.raises(TenureError, match="NUL"):
         declared.plan({"v": "a\0b"})
@@ -235,7 +235,7 @@ def test_a_title_that_becomes_too_long_is_refused_at_submission() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"[]", b"{", b'{"if": 7}', b'{"x": 1}', b'{"open": [["with", "gone"]]}']
 )
-def test_a_template_that_is_none_is_refused(text: bytes) -> None:
+def test_an_invalid_template_is_refused(text: bytes) -> None:
     with pytest.raises(TenureError) as caught:
         template_references(text)
     assert caught.value.code == "INVALID_INPUT"
@@ -257,7 +257,7 @@ TYPED = flow(
 )
 
 
-def test_inputs_are_filled_with_their_defaults() -> None:
+def test_missing_inputs_get_their_defaults() -> None:
     assert TYPED.bind({"count": 2, "tags": ("a",)}) == {
         "ref": "main", "count": 2, "share": 0.5, "env": "dev", "tags": ["a"], "extra": None, "dry": False,
     }  # fmt: skip
@@ -282,7 +282,7 @@ def test_inputs_are_filled_with_their_defaults() -> None:
         ({"count": 1, "raf": "x"}, ["inputs.raf workflow x has no such input; did you mean 'ref'?"]),
     ],
 )  # fmt: skip
-def test_inputs_that_do_not_fit_are_named_all_at_once(given: dict[str, Any], said: list[str]) -> None:
+def test_all_invalid_inputs_are_reported_at_once(given: dict[str, Any], said: list[str]) -> None:
     with pytest.raises(TenureError) as caught:
         TYPED.bind(given)
     assert caught.value.code == "INVALID_INPUT"
@@ -291,7 +291,7 @@ def test_inputs_that_do_not_fit_are_named_all_at_once(given: dict[str, Any], sai
         TYPED.plan(given)
 
 
-def test_a_secret_input_takes_a_reference_and_the_secret_itself_is_not_repeated() -> None:
+def test_a_secret_input_must_be_a_reference_and_errors_do_not_repeat_it() -> None:
     """I53."""
     asks = flow("  - {id: a, uses: t}\n", "inputs:\n  token: {type: string, secret: true}\n")
     assert asks.bind({"token": "env:TENURE_SECRET_acme_T"}) == {"token": "env:TENURE_SECRET_acme_T"}
@@ -305,12 +305,12 @@ def test_a_secret_input_takes_a_reference_and_the_secret_itself_is_not_repeated(
             flow("  - {id: a, uses: t}\n", f"inputs:\n  token: {wrong}\n")
 
 
-def test_a_value_that_is_no_json_is_refused() -> None:
+def test_a_value_that_is_not_json_is_refused() -> None:
     with pytest.raises(TenureError, match="must be JSON"):
         TYPED.bind({"count": 1, "extra": {"a": object()}})
 
 
-def test_a_command_lines_texts_become_values() -> None:
+def test_texts_from_the_command_line_become_typed_values() -> None:
     texts = {"ref": "007", "count": "3", "dry": "true", "tags": '["a"]'}
     assert TYPED.from_texts(texts) == {"ref": "007", "count": 3, "dry": True, "tags": ["a"]}
     with pytest.raises(TenureError, match=r"inputs\.dry must be a boolean in JSON, not 'yes'"):

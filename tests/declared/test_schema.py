@@ -90,12 +90,12 @@ def test_the_published_schema_is_up_to_date() -> None:
     assert find_stale(json_schemas.texts()) == [], "run `make docs`"
 
 
-def test_a_file_that_is_right_fits_the_schema() -> None:
+def test_a_valid_file_matches_the_schema() -> None:
     assert fits(plain(RELEASE.read_text()), json_schema())
 
 
 @pytest.mark.parametrize("case", SHAPES)
-def test_a_file_whose_form_is_wrong_does_not_fit_the_schema(case: str) -> None:
+def test_a_malformed_file_does_not_match_the_schema(case: str) -> None:
     assert not fits(plain(CASES[case][0]), json_schema())
 
 
@@ -103,7 +103,7 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
 
 
-def test_the_examples_of_the_page_are_workflows_that_fit() -> None:
+def test_the_examples_of_the_page_match_the_schema() -> None:
     page = (ROOT / "docs" / "declared.md").read_text()
     whole = [block for block in blocks(page) if block.startswith("name:")]
     assert whole
@@ -112,7 +112,7 @@ def test_the_examples_of_the_page_are_workflows_that_fit() -> None:
         assert fits(plain(block), json_schema())
 
 
-def test_the_refusal_on_the_page_is_what_is_said() -> None:
+def test_the_error_on_the_page_is_the_real_one() -> None:
     page = (ROOT / "docs" / "declared.md").read_text()
     text, said = re.findall(r"```yaml\n(# release\.yaml.*?)```.*?```text\n(.*?)```", page, flags=re.DOTALL)[0]
     with pytest.raises(TenureError) as caught:

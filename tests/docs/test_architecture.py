@@ -27,7 +27,7 @@ def contract(id_: str, field: str) -> list[str]:
     return list(found)
 
 
-def test_the_layers_are_those_that_the_build_proves() -> None:
+def test_the_layers_match_the_import_contract() -> None:
     proven = [re.findall(r"\w+", layer) for layer in contract("layers", "layers")]
     drawn = [line for line in block_after("\n## Layers\n") if not line.startswith("--")]
     assert [re.findall(r"\w+", line.partition("  ")[0]) for line in drawn] == proven
@@ -53,7 +53,7 @@ def test_every_module_of_decide_is_listed() -> None:
     ],
     ids=["creation", "result"],
 )
-def test_a_walk_is_what_the_code_does(title: str, walk: walks.RecordWalk) -> None:
+def test_a_walk_matches_the_recorded_calls(title: str, walk: walks.RecordWalk) -> None:
     """Each function of a drawn walk is called, and they are first called in the order in which they are drawn."""
     calls = [call.removeprefix("tenure.") for call in asyncio.run(walk()).calls]
     drawn = [line.split()[0] for line in block_after(title)]

@@ -44,7 +44,7 @@ def test_every_place_exists(place: str) -> None:
     assert not name or name in top_level_names(file), f"tenure.{module} has no {name}"
 
 
-def test_every_line_of_a_table_is_an_entry() -> None:
+def test_every_table_row_is_an_entry() -> None:
     lines = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| term ")]
     assert len(lines) == len(ENTRIES)
 
@@ -54,7 +54,7 @@ def test_every_term_is_defined_once() -> None:
     assert [term for term, times in terms.items() if times > 1] == []
 
 
-def test_a_place_stands_for_one_term() -> None:
+def test_a_place_belongs_to_one_term() -> None:
     """Two terms with the same class are two words for one thing."""
     named = Counter(
         place for entry in ENTRIES for place in re.findall(r"`([^`]+)`", entry["places"]) if ":" in place
@@ -62,20 +62,20 @@ def test_a_place_stands_for_one_term() -> None:
     assert [place for place, times in named.items() if times > 1] == []
 
 
-def test_every_class_that_the_architecture_names_is_covered() -> None:
+def test_every_class_in_the_architecture_page_is_in_the_glossary() -> None:
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     met = set(re.findall(r"`(?:\w+[./:])*([A-Z][a-z]\w+)(?:\([^`]*\))?`", page))
     covered = {place.partition(":")[2] for place in PLACES}
     assert sorted(met & public_classes("kernel", "services", "shapes") - covered) == []
 
 
-def test_every_class_that_the_architecture_names_exists() -> None:
+def test_every_class_in_the_architecture_page_exists() -> None:
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     met = set(re.findall(r"`(?:\w+[./:])*([A-Z][a-z]+[A-Z]\w+|[A-Z][a-z]+)`", page))
     assert sorted(met - public_classes("")) == []
 
 
-def test_every_row_of_a_run_and_every_shape_with_a_group_is_covered() -> None:
+def test_every_row_type_and_every_grouped_shape_is_in_the_glossary() -> None:
     """The rows of a run and the nouns of the services are what a newcomer meets first."""
     covered = {place.partition(":")[2] for place in PLACES}
     rows = {name for name in top_level_names(PACKAGE / "kernel" / "run_rows.py") if name.endswith("Row")}

@@ -19,16 +19,16 @@ RUN = [page for page in pages() if page.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_do_what_they_say(page: Path, tmp_path: Path) -> None:
+def test_the_code_blocks_of_a_page_run_as_shown(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path)
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
-def test_every_block_says_what_it_is(page: Path) -> None:
+def test_every_code_block_has_a_language(page: Path) -> None:
     assert [f"{b.line}: {b.language!r}" for b in blocks(page) if b.language not in LANGUAGES] == []
 
 
-def test_few_blocks_are_not_run() -> None:
+def test_few_code_blocks_are_not_run() -> None:
     found = [f"{page.name}:{b.line}: {b.not_run}" for page in RUN for b in blocks(page) if b.not_run]
     assert len(found) <= NOT_RUN_MAX, found
 
@@ -36,7 +36,7 @@ def test_few_blocks_are_not_run() -> None:
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", ROOT / "docs" / "quickstart.md"], ids=lambda page: page.name
 )
-def test_a_newcomer_can_paste_every_block_into_a_file_and_run_it(page: Path) -> None:
+def test_every_block_of_the_first_pages_can_be_pasted_and_run(page: Path) -> None:
     """Each Python block is a whole file, which the page then runs with `python FILE`, serves or imports."""
     found = [block for block in blocks(page) if block.language == "python"]
     shell = "\n".join(block.text for block in blocks(page) if block.language == "sh")
@@ -49,7 +49,7 @@ def test_a_newcomer_can_paste_every_block_into_a_file_and_run_it(page: Path) -> 
         assert used or any(f"from {name} import" in other.text for other in found), block.file
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_resolve() -> None:
     lost = []
     for page in pages():
         text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -70,7 +70,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
+def test_an_incorrect_page_is_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\nx = 1\n```\n\n```sh\necho hello; y=2\n```\n```text\nhello ...\n```\n")
     run(page, tmp_path)
@@ -85,5 +85,5 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
             run(page, tmp_path)
 
 
-def test_the_pages_are_those_of_this_checkout() -> None:
+def test_the_pages_run_this_checkout() -> None:
     assert ROOT / "docs" / "quickstart.md" in RUN

@@ -84,7 +84,7 @@ def test_an_inline_store_is_examined_without_an_event_loop() -> None:
     run_inline(store.close())
 
 
-async def test_a_store_with_threads_does_not_answer_at_once(tmp_path: Path) -> None:
+async def test_a_threaded_store_cannot_be_examined_synchronously(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         with pytest.raises(RuntimeError, match="inline"):
             run_inline(load_run_dump(store, 1))
@@ -108,7 +108,7 @@ async def test_a_store_with_threads_does_not_answer_at_once(tmp_path: Path) -> N
         ("I50", "insert into inbox values (5, 1, 'x', 'y', '', null, 1, null, '')"),
     ],
 )
-async def test_damage_by_hand_is_found(tmp_path: Path, number: str, statement: str) -> None:
+async def test_manual_damage_is_found(tmp_path: Path, number: str, statement: str) -> None:
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:
         await put(store, healthy_runs.retried())
@@ -120,7 +120,7 @@ async def test_damage_by_hand_is_found(tmp_path: Path, number: str, statement: s
     assert {violation.number for violation in report.violations} == report.found.keys()
 
 
-async def test_two_runs_of_one_key_are_found(tmp_path: Path) -> None:
+async def test_two_runs_with_one_idempotency_key_are_found(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:
         await put(store, healthy_runs.retried(), healthy_runs.failed(run_id=RUN_ID + 1))
@@ -133,7 +133,7 @@ async def test_two_runs_of_one_key_are_found(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_record_of_another_request_or_another_run_is_found(tmp_path: Path) -> None:
+async def test_a_mismatched_idempotency_record_is_found(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:
         await put(store, healthy_runs.retried(), healthy_runs.failed(run_id=RUN_ID + 1))
@@ -165,7 +165,7 @@ async def test_leases_and_starts_over_a_cap_are_found(tmp_path: Path) -> None:
     assert [v.row for v in later.violations] == ["cap acme/"]
 
 
-async def test_what_holds_in_the_end_is_checked_only_when_asked(tmp_path: Path) -> None:
+async def test_eventual_invariants_are_checked_only_on_request(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         await put(store, healthy_runs.working())
         now_and_then, in_the_end = await examine_database(store), await examine_database(store, settled=True)
@@ -174,14 +174,14 @@ async def test_what_holds_in_the_end_is_checked_only_when_asked(tmp_path: Path) 
     assert {"I29", "I49", "I55"} == set(in_the_end.checked) - set(now_and_then.checked)
 
 
-async def test_the_report_names_what_no_rows_can_show(tmp_path: Path) -> None:
+async def test_the_report_lists_invariants_that_rows_cannot_show(tmp_path: Path) -> None:
     async with opened(SqliteStore(tmp_path / "t.db")) as store:
         report = await examine_database(store, settled=True)
     assert "rows cannot show" in report.elsewhere["I34"]
     assert len(report.checked) + len(report.elsewhere) == len(INVARIANTS)
 
 
-async def test_two_runs_that_hold_one_key_are_found(tmp_path: Path) -> None:
+async def test_two_holders_of_one_concurrency_key_are_found(tmp_path: Path) -> None:
     """I37. The index that forbids it is dropped first."""
     path = tmp_path / "t.db"
     async with opened(SqliteStore(path)) as store:

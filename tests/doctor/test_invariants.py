@@ -42,7 +42,7 @@ def test_a_healthy_run_is_clean(story: Callable[[], Story]) -> None:
 
 
 @pytest.mark.parametrize(("number", "story", "damage"), CASES)
-def test_a_damaged_run_is_noticed(number: str, story: Callable[[], Story], damage: Damage) -> None:
+def test_damage_to_a_run_is_found(number: str, story: Callable[[], Story], damage: Damage) -> None:
     bundle = story().bundle().copied()
     damage(bundle)
     found = check_run(bundle, settled=INVARIANTS[number].scope == "eventual", now=LATER_US)
@@ -415,7 +415,7 @@ def an_event_about_something_else(bundle: RunDump) -> None:
     rewrite(bundle, "complete", lambda body: body["set"].update(payload={"1": {"body": "x"}}))
 
 
-def test_an_erased_payload_is_no_damage() -> None:
+def test_an_erased_payload_is_not_damage() -> None:
     bundle = healthy_runs.retried().bundle().copied()
     bundle.payloads = []
     assert check_run(bundle) == []
@@ -1095,7 +1095,7 @@ def a_run_that_waits_for_nothing(bundle: RunDump) -> None:
     assert bundle.run.status == "running"
 
 
-def test_what_waits_for_a_person_an_event_or_a_time_is_settled() -> None:
+def test_a_waiting_run_is_healthy() -> None:
     for story in (healthy_runs.asking, healthy_runs.backing_off, healthy_runs.held_back, healthy_runs.failed):
         assert story().violations(settled=True) == []
     paused = healthy_runs.working()
@@ -1105,7 +1105,7 @@ def test_what_waits_for_a_person_an_event_or_a_time_is_settled() -> None:
     assert paused.violations(settled=True) == []
 
 
-def test_rows_too_broken_to_be_looked_at_are_a_finding_and_no_crash() -> None:
+def test_unreadable_rows_are_a_finding_not_a_crash() -> None:
     bundle = healthy_runs.working().bundle().copied()
     step(bundle, "three").dependents = "four"
     rewrite(bundle, "claim", lambda body: body["edges"][0].update(edges=[["step"]]))
@@ -1196,7 +1196,7 @@ WHOLE: list[tuple[str, DatabaseSummary, str]] = [
 
 
 @pytest.mark.parametrize(("number", "view", "row"), WHOLE)
-def test_what_only_all_runs_show_is_noticed(number: str, view: DatabaseSummary, row: str) -> None:
+def test_damage_across_runs_is_found(number: str, view: DatabaseSummary, row: str) -> None:
     assert [(violation.number, violation.row) for violation in check_database(view)] == [(number, row)]
 
 
@@ -1443,7 +1443,7 @@ def artifact(bundle: RunDump, n: int, *, late: bool, events: int, seconds: float
     return row
 
 
-def test_files_in_time_and_late_ones_are_healthy() -> None:
+def test_timely_and_late_files_are_healthy() -> None:
     bundle = healthy_runs.retried().bundle().copied()
     last = bundle.run.version
     artifact(bundle, 1, late=False, events=2, seconds=1)
@@ -1480,7 +1480,7 @@ def a_file_of_another_step(bundle: RunDump) -> None:
 # ---------------------------------------------------------------------------------------------- the table
 
 
-def test_every_invariant_that_is_checked_has_a_damage_it_catches() -> None:
+def test_every_checked_invariant_catches_a_damage() -> None:
     caught = {case.values[0] for case in CASES} | {number for number, _, _ in WHOLE}
     wanted = {number for number, invariant in INVARIANTS.items() if invariant.scope != "elsewhere"}
     assert sorted(wanted - caught) == []
@@ -1493,7 +1493,7 @@ def test_every_invariant_of_the_specification_is_in_the_table() -> None:
     assert "I62" not in text
 
 
-def test_an_invariant_has_a_check_or_says_what_shows_it() -> None:
+def test_an_invariant_has_a_check_or_names_its_proof() -> None:
     whole = {number for number, _ in DATABASE_CHECKS}
     for number, invariant in INVARIANTS.items():
         if invariant.scope == "elsewhere":

@@ -254,5 +254,5 @@ def wander(seed: int) -> Story:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_a_run_is_told_its_invariants_hold(seed: int) -> None:
+def test_invariants_hold_after_random_commands(seed: int) -> None:
     wander(seed)

@@ -14,7 +14,7 @@ from tenure.services.plans import CHOICES
 from tenure.shapes.runs import RunTrigger
 
 
-def test_the_example_of_the_package(
+def test_the_example_in_the_package_docstring_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -25,12 +25,12 @@ def test_the_example_of_the_package(
     assert capsys.readouterr().out == "{'image': 'app:main'}\n"
 
 
-async def test_a_database_in_memory_is_refused() -> None:
+async def test_an_in_memory_database_is_refused() -> None:
     with pytest.raises(TenureError, match=r"INVALID_INPUT.*use a file"):
         await Engine(":memory:").__aenter__()
 
 
-async def test_an_engine_that_only_reads_changes_nothing(url: str) -> None:
+async def test_a_read_only_engine_changes_nothing(url: str) -> None:
     async with Engine(url, sweep=False) as engine:
         run = await engine.create("w", [StepSpec(name="a")])
     async with Engine(url, only_reads=True) as engine:
@@ -41,7 +41,7 @@ async def test_an_engine_that_only_reads_changes_nothing(url: str) -> None:
             await engine.runs.events(run, after=1 << 70)
 
 
-async def test_status_and_repository_are_looked_for_page_by_page(
+async def test_status_and_repository_are_filtered_page_by_page(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenure.reads.runs.LIST_MAX", 2)
@@ -57,7 +57,7 @@ async def test_status_and_repository_are_looked_for_page_by_page(
         assert await engine.runs.list(status="failed", repo="me/app", limit=2) == []
 
 
-def test_the_choices_are_those_of_the_kernel() -> None:
+def test_the_documented_choices_match_the_kernel() -> None:
     kinds = get_args(get_type_hints(StepSpec)["kind"])
     assert {*CHOICES[".kind"], "body"} == set(kinds)
     assert CHOICES[".approval.tier"] == get_args(get_type_hints(embedded.ApprovalSpec)["tier"])

@@ -28,7 +28,7 @@ async def refused(code: str, call: Any) -> TenureError:
     return caught.value
 
 
-async def test_a_run_from_its_creation_to_its_result(url: str) -> None:
+async def test_an_engine_carries_a_run_to_its_result(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create(
             "release",
@@ -92,7 +92,7 @@ async def test_a_run_from_its_creation_to_its_result(url: str) -> None:
         assert await engine.runs.list(status="failed") == []
 
 
-async def test_an_event_may_come_before_anybody_waits_for_it(url: str) -> None:
+async def test_an_event_may_arrive_before_its_wait(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD, StepSpec(name="x", kind="wait", wait=WaitSpec("ping"))])
         assert not (await engine.signal(run, "ping", 1, event_id="a")).taken
@@ -114,7 +114,7 @@ async def test_the_same_key_and_request_is_the_same_run(url: str) -> None:
 
 
 @pytest.mark.parametrize("run_id", [NOBODY, "", "build", "run_2026-13-14_080000_abc123", "run_1", "1"])
-async def test_an_unknown_id_is_a_run_that_does_not_exist(tmp_path: Path, run_id: str) -> None:
+async def test_an_unknown_id_is_run_not_found(tmp_path: Path, run_id: str) -> None:
     async with stage(f"sqlite:{tmp_path}/runs.db") as engine:
         for call in (
             engine.get(run_id),
@@ -139,7 +139,7 @@ async def test_an_unknown_id_is_a_run_that_does_not_exist(tmp_path: Path, run_id
             await refused("RUN_NOT_FOUND", call)
 
 
-async def test_another_tenants_run_looks_like_none(url: str) -> None:
+async def test_another_tenants_run_looks_missing(url: str) -> None:
     async with stage(url) as mine, Engine(url, tenant="other", sweep=False) as other:
         run = await mine.create("w", [BUILD])
         for call in (other.get(run), other.cancel(run), other.runs.steps(run), other.runs.resume(run)):
@@ -148,7 +148,7 @@ async def test_another_tenants_run_looks_like_none(url: str) -> None:
         assert (await mine.get(run)).status == "queued"
 
 
-async def test_a_cancel_is_obeyed_and_final(url: str) -> None:
+async def test_a_cancel_is_final(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD])
         assert await engine.cancel(run) == "canceled"
@@ -177,7 +177,7 @@ async def test_a_step_canceled_by_hand_fails_its_run(url: str) -> None:
         await refused("STEP_NOT_FOUND", engine.runs.cancel_step(run, "other"))
 
 
-async def test_a_planned_run_gets_its_steps_later(url: str) -> None:
+async def test_a_run_in_planning_gets_its_steps_later(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", None)
         assert (await engine.runs.explain(run)).reason == "planning"
@@ -194,7 +194,7 @@ async def test_a_planned_run_gets_its_steps_later(url: str) -> None:
         assert "no idea" in error.message
 
 
-async def test_a_result_is_waited_for_and_raised(url: str) -> None:
+async def test_result_waits_and_raises_failures(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [StepSpec(name="build", retries=0)])
         late = await refused("COMMAND_DEADLINE", engine.result(run, wait=0.02))
@@ -207,7 +207,7 @@ async def test_a_result_is_waited_for_and_raised(url: str) -> None:
 # ------------------------------------------------------------------------------------------------- why
 
 
-async def test_why_names_a_delay_a_key_a_cap_and_a_backoff(url: str) -> None:
+async def test_explain_names_a_delay_a_key_a_cap_and_a_backoff(url: str) -> None:
     async with stage(url) as engine:
         now = to_datetime((await engine.store.read("now"))[0].now_us)
         later = await engine.create("w", [BUILD], not_before=now + timedelta(minutes=5))
@@ -237,7 +237,7 @@ async def test_why_names_a_delay_a_key_a_cap_and_a_backoff(url: str) -> None:
         assert (await engine.runs.explain(second)).reason == "cap"
 
 
-async def test_why_names_a_time_and_the_newest_run_supersedes(url: str) -> None:
+async def test_explain_names_a_time_and_the_newest_run_supersedes(url: str) -> None:
     async with stage(url) as engine:
         nap = StepSpec(name="nap", kind="wait", wait=WaitSpec(within_seconds=60))
         run = await engine.create("w", [nap], concurrency_key="k")
@@ -284,9 +284,7 @@ BAD_PLANS: list[tuple[list[Any], str]] = [
 
 
 @pytest.mark.parametrize(("plan", "problem"), BAD_PLANS, ids=[problem for _, problem in BAD_PLANS])
-async def test_a_malformed_plan_is_refused_and_nothing_is_made(
-    tmp_path: Path, plan: list[Any], problem: str
-) -> None:
+async def test_a_malformed_plan_creates_nothing(tmp_path: Path, plan: list[Any], problem: str) -> None:
     async with stage(f"sqlite:{tmp_path}/runs.db") as engine:
         error = await refused("PLAN_INVALID", engine.create("w", plan))
         assert problem in error.message
@@ -294,7 +292,7 @@ async def test_a_malformed_plan_is_refused_and_nothing_is_made(
         assert await engine.runs.list() == []
 
 
-async def test_bad_requests_are_refused_and_nothing_is_made(url: str) -> None:
+async def test_an_invalid_request_creates_nothing(url: str) -> None:
     async with stage(url) as engine:
         await refused("PROFILE_NOT_FOUND", engine.create("w", [BUILD], profile="none"))
         await refused("PAYLOAD_TOO_LARGE", engine.create("w", [BUILD], input="x" * PAYLOAD_BYTES_MAX))
@@ -312,7 +310,7 @@ async def test_bad_requests_are_refused_and_nothing_is_made(url: str) -> None:
 
 
 @pytest.mark.parametrize("approver", ["", "ada grace", " ada", "ada\n", "x" * 201])
-async def test_an_approver_is_one_id(tmp_path: Path, approver: str) -> None:
+async def test_an_approver_is_a_single_id(tmp_path: Path, approver: str) -> None:
     async with stage(f"sqlite:{tmp_path}/runs.db") as engine:
         gate = StepSpec(name="ok", kind="approval", approval=ApprovalSpec(people=2))
         run = await engine.create("w", [gate])
@@ -320,7 +318,7 @@ async def test_an_approver_is_one_id(tmp_path: Path, approver: str) -> None:
         assert (await engine.approvals.list(run))[0].votes == ()
 
 
-async def test_a_question_bound_to_a_digest_wants_that_digest(url: str) -> None:
+async def test_an_approval_bound_to_a_digest_requires_that_digest(url: str) -> None:
     async with stage(url) as engine:
         gate = StepSpec(name="ok", kind="approval", approval=ApprovalSpec(digest="ab12"))
         run = await engine.create("w", [gate, StepSpec(name="too", kind="approval", needs=())])
@@ -336,7 +334,7 @@ async def test_a_question_bound_to_a_digest_wants_that_digest(url: str) -> None:
         await refused("APPROVAL_NOT_FOUND", engine.approve(plain, approver="ada"))
 
 
-async def test_a_database_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+async def test_an_unusable_database_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     async with stage(f"sqlite:{path}"):
         pass
@@ -361,7 +359,7 @@ async def test_a_database_that_cannot_be_used_says_so(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------- retention
 
 
-async def test_retention_deletes_what_ended_before_and_nothing_else(
+async def test_retention_deletes_only_runs_that_ended_before(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenure.services.runs.RETENTION_PAGE", 3)
@@ -386,7 +384,7 @@ async def test_retention_deletes_what_ended_before_and_nothing_else(
         assert (await engine.store.read("orphan_rows")) == []
 
 
-async def test_retention_leaves_runs_of_a_profile_that_is_not_here(url: str) -> None:
+async def test_retention_keeps_runs_with_unknown_profiles(url: str) -> None:
     with having(OURS):
         async with stage(url) as engine:
             theirs = await engine.create("w", [BUILD], profile="ours")
@@ -431,7 +429,9 @@ def test_a_plan_is_read_from_json_and_from_toml(tmp_path: Path) -> None:
         ("a.json", '[{"name": "a", "needs": "b"}]', "plan[0].needs"),
     ],
 )
-def test_a_malformed_plan_file_names_the_place(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_errors_of_a_malformed_plan_file_name_the_place(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(TenureError) as caught:
         read_plan(tmp_path / name)
@@ -439,7 +439,7 @@ def test_a_malformed_plan_file_names_the_place(tmp_path: Path, name: str, text: 
     assert problem in caught.value.message
 
 
-def test_a_plan_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_plan_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TenureError, match="cannot be read"):
         read_plan(tmp_path / "none.json")
 
@@ -450,7 +450,7 @@ def test_a_payload_that_is_not_json_is_shown_as_it_is() -> None:
     assert decode_payload(b"\xff\xfe") == b"\xff\xfe"
 
 
-async def test_a_status_that_no_run_can_have_is_refused(url: str) -> None:
+async def test_an_unknown_status_is_refused(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD])
         wrong = await refused("INVALID_INPUT", engine.runs.list(status="bogus"))

@@ -23,20 +23,20 @@ async def seen() -> tuple[int, int, int]:
     return gc.get_threshold()
 
 
-def test_the_collector_looks_less_often_meanwhile_and_as_before_afterwards() -> None:
+def test_the_garbage_collector_runs_less_often_meanwhile() -> None:
     gc.set_threshold(700, 10, 10)
     assert run_in_loop(seen()) == (COLLECT_AFTER, 10, 10)
     assert gc.get_threshold() == (700, 10, 10)
 
 
 @pytest.mark.parametrize("theirs", [0, 50_000])
-def test_who_has_turned_it_off_or_up_keeps_that(theirs: int) -> None:
+def test_existing_garbage_collector_settings_are_kept(theirs: int) -> None:
     gc.set_threshold(theirs, 5, 5)
     assert run_in_loop(seen()) == (theirs, 5, 5)
     assert gc.get_threshold() == (theirs, 5, 5)
 
 
-def test_what_fails_leaves_the_setting_alone_too() -> None:
+def test_a_failure_restores_the_setting() -> None:
     gc.set_threshold(700, 10, 10)
 
     async def fails() -> None:

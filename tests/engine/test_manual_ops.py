@@ -11,7 +11,7 @@ from tests.engine.test_engine import NOBODY, refused
 BUILD = StepSpec(name="build", retries=1)
 
 
-async def test_a_step_is_taken_from_its_worker_and_what_that_one_says_is_refused(url: str) -> None:
+async def test_a_revoked_worker_is_refused(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD])
         assert (
@@ -32,7 +32,7 @@ async def test_a_step_is_taken_from_its_worker_and_what_that_one_says_is_refused
         await refused("RUN_NOT_FOUND", engine.runs.revoke_lease(NOBODY))
 
 
-async def test_of_several_steps_at_work_one_is_named(url: str) -> None:
+async def test_a_revocation_names_its_step_if_several_run(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [StepSpec(name="a"), StepSpec(name="b", needs=())])
         leases = await engine.orchestrator.claim(
@@ -45,7 +45,7 @@ async def test_of_several_steps_at_work_one_is_named(url: str) -> None:
         assert await engine.runs.revoke_lease(run) == "ready", "the one that is left"
 
 
-async def test_a_step_that_is_being_canceled_ends_when_it_is_taken_from_its_worker(url: str) -> None:
+async def test_revoking_a_canceling_step_ends_it(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD])
         await engine.claim()
@@ -54,7 +54,7 @@ async def test_a_step_that_is_being_canceled_ends_when_it_is_taken_from_its_work
         assert (await engine.get(run)).status == "canceled"
 
 
-async def test_labels_and_metadata_change_by_name_also_of_a_run_that_has_ended(url: str) -> None:
+async def test_labels_and_metadata_of_an_ended_run_can_change(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD], labels={"team": "a", "stage": "test"}, metadata={"pr": 7})
         await engine.cancel(run)
@@ -67,7 +67,7 @@ async def test_labels_and_metadata_change_by_name_also_of_a_run_that_has_ended(u
         await refused("RUN_NOT_FOUND", engine.scoped(tenant="other").runs.update(run, labels={"team": "c"}))
 
 
-async def test_whoever_changes_labels_stands_behind_the_run(url: str) -> None:
+async def test_a_person_who_changes_labels_is_involved_in_the_run(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [StepSpec(name="ok", kind="approval")])
         await engine.runs.update(run, labels={"risk": "low"}, actor="ada")
@@ -75,7 +75,7 @@ async def test_whoever_changes_labels_stands_behind_the_run(url: str) -> None:
         assert await engine.approve(run, approver="bob") == "approved"
 
 
-async def test_a_statement_that_the_end_was_reported_is_recorded_and_never_shows_reported(url: str) -> None:
+async def test_marking_a_run_as_reported_does_not_change_its_status(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD], profile="delta-ci")
         await refused("RUN_INVALID_TRANSITION", engine.runs.mark_reported(run))
@@ -91,7 +91,7 @@ async def test_a_statement_that_the_end_was_reported_is_recorded_and_never_shows
         assert (await engine.get(run)).events == found.events
 
 
-async def test_only_the_system_marks_a_run_as_reported_and_a_statement_does_not_hinder_it(url: str) -> None:
+async def test_only_the_system_changes_the_status_to_reported(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [BUILD], profile="delta-ci")
         await engine.complete(await engine.claim())

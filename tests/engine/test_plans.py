@@ -25,7 +25,7 @@ async def ended(engine: Watched, run_id: str) -> tuple[str, str | None]:
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["async", "thread"])
-async def test_a_failed_try_is_made_again(url: str, threaded: bool) -> None:
+async def test_a_failed_try_is_retried(url: str, threaded: bool) -> None:
     seen: list[tuple[int, str, bool]] = []
 
     def work(n: int) -> dict[str, Any]:
@@ -72,7 +72,7 @@ async def test_failures_are_classified_by_the_tool_or_by_the_profile(url: str) -
         assert {(await engine.runs.steps(run))[0].attempt for run in runs.values()} == {1}
 
 
-async def test_a_step_has_its_own_input_or_the_runs(url: str) -> None:
+async def test_a_step_has_its_own_input_or_that_of_the_run(url: str) -> None:
     async def greet(name: str, loud: bool = False) -> str:
         return f"{name}{'!' if loud else ''}"
 
@@ -93,7 +93,7 @@ async def test_a_step_has_its_own_input_or_the_runs(url: str) -> None:
             assert await ended(engine, run) == ("failed", "INVALID_INPUT")
 
 
-async def test_what_looks_like_a_template_or_a_command_is_data(url: str, tmp_path: Path) -> None:
+async def test_text_that_looks_like_a_template_or_a_command_is_data(url: str, tmp_path: Path) -> None:
     """Only what planning a workflow file has written is evaluated; even a tool called `run` is a tool."""
     touched = tmp_path / "touched"
     given: list[Any] = []
@@ -147,7 +147,7 @@ async def test_a_cancel_interrupts_an_async_tool(url: str) -> None:
         assert (attempt.state, attempt.lease) == ("canceled", "canceled"), "acknowledged, not given up"
 
 
-async def test_one_step_is_canceled_and_its_siblings_go_on(url: str) -> None:
+async def test_canceling_one_step_does_not_affect_its_siblings(url: str) -> None:
     begun = asyncio.Event()
 
     async def slow() -> None:
@@ -169,7 +169,7 @@ async def test_one_step_is_canceled_and_its_siblings_go_on(url: str) -> None:
         assert states == {"slow": "canceled", "quick": "succeeded"}
 
 
-async def test_a_thread_is_told_and_its_late_result_does_not_count(url: str) -> None:
+async def test_a_canceled_thread_is_notified_and_its_late_result_is_dropped(url: str) -> None:
     begun = threading.Event()
 
     def build() -> str:
@@ -187,7 +187,7 @@ async def test_a_thread_is_told_and_its_late_result_does_not_count(url: str) -> 
         assert worker.counts["succeeded"] == 0
 
 
-async def test_queues_keep_the_steps_of_plans_apart(url: str) -> None:
+async def test_workers_claim_only_plan_steps_of_their_queues(url: str) -> None:
     async def build() -> None: ...
 
     async with watching(url) as engine:

@@ -40,7 +40,7 @@ async def rows(engine: Stage, run_id: str) -> reruns.FinishedRun:
 # ---------------------------------------------------------------------------------------------- resume
 
 
-async def test_a_resumed_run_does_what_was_left_of_a_declared_plan(url: str) -> None:
+async def test_a_resumed_run_does_the_rest_of_a_declared_plan(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create(
             "release", PLAN, input={"ref": "main"}, profile="delta-ci", labels={"a": "b"}
@@ -71,7 +71,7 @@ async def test_a_resumed_run_does_what_was_left_of_a_declared_plan(url: str) -> 
         assert (await engine.get(third)).resume_count == 2
 
 
-async def test_what_was_approved_is_not_asked_again(url: str) -> None:
+async def test_an_approved_gate_is_not_asked_again(url: str) -> None:
     async with stage(url) as engine:
         gate = StepSpec(name="ok", kind="approval")
         run = await engine.create("w", [gate, StepSpec(name="deploy", retries=0)])
@@ -137,7 +137,7 @@ async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval
 
 
 @pytest.mark.clause("DCI-17")
-async def test_a_rerun_is_fresh_and_linked(url: str) -> None:
+async def test_a_rerun_starts_from_the_beginning_and_is_linked(url: str) -> None:
     async with stage(url) as engine:
         push = RunTrigger(type="webhook", ref="refs/heads/main@abc123", repo="acme/app")
         run = await engine.create("release", PLAN, input=1, key="k", timeout=500, trigger=push)
@@ -172,7 +172,7 @@ async def test_a_rerun_is_fresh_and_linked(url: str) -> None:
         )
 
 
-async def test_a_rerun_keeps_to_the_order_of_a_strict_profile(url: str) -> None:
+async def test_a_rerun_keeps_the_order_of_a_strict_profile(url: str) -> None:
     async with stage(url) as engine:
         plan = [StepSpec(name="a"), StepSpec(name="b"), StepSpec(name="c")]
         run = await engine.create("w", plan, profile="approval-runs")
@@ -183,7 +183,7 @@ async def test_a_rerun_keeps_to_the_order_of_a_strict_profile(url: str) -> None:
         assert [s.needs for s in await engine.runs.steps(resumed)] == [(), ("b",)]
 
 
-def test_the_plan_of_a_run_that_never_got_one_is_asked_for_again() -> None:
+def test_a_run_without_a_plan_is_planned_again_by_a_rerun() -> None:
     with pytest.raises(TenureError, match="start a new run"):
         reruns._body({}, 3, "the run's input")
     assert reruns._body({3: b"x"}, 3, "it") == b"x"
@@ -204,7 +204,7 @@ async def test_a_run_whose_planning_failed_is_planned_again(url: str) -> None:
 # ------------------------------------------------------------------------------------- pause and park
 
 
-async def test_a_paused_run_gets_no_lease_while_its_deadline_goes_on(url: str) -> None:
+async def test_a_paused_run_gets_no_lease_and_its_deadline_keeps_running(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [StepSpec(name="a"), StepSpec(name="b")], timeout=100)
         lease = await engine.claim()
@@ -225,7 +225,7 @@ async def test_a_paused_run_gets_no_lease_while_its_deadline_goes_on(url: str) -
         await refused("RUN_TERMINAL_STATE", engine.runs.pause(run))
 
 
-async def test_a_lease_and_a_deadline_that_end_in_the_same_sweep(url: str) -> None:
+async def test_a_lease_and_a_deadline_may_end_in_the_same_sweep(url: str) -> None:
     """The deadline's tick looks at the step that the lease's tick has just changed in the same batch."""
     async with stage(url) as engine:
         run = await engine.create("w", [StepSpec(name="a"), StepSpec(name="b")], timeout=100)
@@ -240,7 +240,7 @@ async def test_a_lease_and_a_deadline_that_end_in_the_same_sweep(url: str) -> No
         assert await engine.names(run) == {"a": "canceled", "b": "canceled"}
 
 
-async def test_a_run_that_fits_no_worker_is_parked_uncharged_until_one_comes(url: str) -> None:
+async def test_a_run_that_matches_no_worker_is_parked_without_an_attempt(url: str) -> None:
     async def compile_it() -> str:
         return tenure.current().step
 
@@ -265,7 +265,7 @@ async def test_a_run_that_fits_no_worker_is_parked_uncharged_until_one_comes(url
             assert await engine.result(run, wait=10) == "build"
 
 
-async def test_parking_is_a_message_like_any_other(url: str) -> None:
+async def test_parking_follows_the_rules_of_lease_messages(url: str) -> None:
     async with stage(url) as engine:
         run = await engine.create("w", [StepSpec(name="build")])
         lease = await engine.claim()

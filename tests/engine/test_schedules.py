@@ -51,7 +51,7 @@ async def go_to(engine: Stage, moment: datetime) -> None:
     await engine.later((us(moment.timestamp()) - now) / 1e6 + 1)
 
 
-async def test_a_schedule_from_its_making_to_its_runs(url: str) -> None:
+async def test_a_schedule_starts_its_runs(url: str) -> None:
     async with stage(url, actor="u_ada") as engine:
         schedules = engine.schedules
         made = await schedules.create("tick", REPORT, " */10  * * * * ", input={"a": 1}, pass_slot=True)
@@ -71,7 +71,7 @@ async def test_a_schedule_from_its_making_to_its_runs(url: str) -> None:
         assert after.revision == 1, "time is no change"
 
 
-async def test_a_change_looks_ahead_and_keeps_the_rest(url: str) -> None:
+async def test_an_update_recomputes_the_next_slot_and_keeps_the_rest(url: str) -> None:
     async with stage(url) as engine:
         schedules = engine.schedules
         made = await schedules.create("s", REPORT, "0 0 1 1 *", zone="Asia/Tokyo", labels={"team": "a"})
@@ -92,7 +92,7 @@ async def test_a_change_looks_ahead_and_keeps_the_rest(url: str) -> None:
         assert await schedules.show("s") == changed
 
 
-async def test_paused_slots_are_nobodys_and_a_trigger_works_all_the_same(url: str) -> None:
+async def test_slots_during_a_pause_start_no_runs_but_a_trigger_does(url: str) -> None:
     async with stage(url) as engine:
         schedules = engine.schedules
         await schedules.create("s", REPORT, "*/5 * * * *", catch_up="all", catch_up_max=100)
@@ -112,7 +112,7 @@ async def test_paused_slots_are_nobodys_and_a_trigger_works_all_the_same(url: st
         await refused("SCHEDULE_NOT_FOUND", schedules.delete("s"))
 
 
-async def test_two_people_who_change_the_same_text_do_not_overwrite_each_other(url: str) -> None:
+async def test_concurrent_updates_do_not_overwrite_each_other(url: str) -> None:
     async with stage(url) as engine:
         schedules = engine.schedules
         await schedules.create("s", REPORT, "0 * * * *")
@@ -138,7 +138,7 @@ async def test_two_people_who_change_the_same_text_do_not_overwrite_each_other(u
         ({"profile": "waterfall"}, "profile"),
     ],
 )
-async def test_a_schedule_that_makes_no_sense_is_refused_when_it_is_made(
+async def test_an_invalid_schedule_is_refused_at_creation(
     url: str, given: dict[str, Any], place: str
 ) -> None:
     async with stage(url) as engine:
@@ -169,7 +169,7 @@ async def test_a_schedule_that_makes_no_sense_is_refused_when_it_is_made(
         (load_workflow(GREETING), {"pass_slot": True}, "SCHEDULE_INVALID", "${{ slot }}"),
     ],
 )
-async def test_what_does_not_fit_its_workflow_is_refused_when_it_is_made(
+async def test_an_input_that_does_not_match_the_workflow_is_refused_at_creation(
     tmp_path: Path, workflow: Any, how: dict[str, Any], code: str, said: str
 ) -> None:
     async with stage(f"sqlite:{tmp_path / 'runs.db'}") as engine:
@@ -178,7 +178,7 @@ async def test_what_does_not_fit_its_workflow_is_refused_when_it_is_made(
         assert await engine.schedules.list() == []
 
 
-async def test_a_scheduled_workflow_is_run_by_the_workers_that_have_it() -> None:
+async def test_workers_run_scheduled_workflows() -> None:
     async with Lab(REPORT) as lab:
         made = await lab.engine.schedules.create("tick", REPORT, "0 * * * *", input={"a": 1}, pass_slot=True)
         assert (made.workflow, made.code_version, made.profile) == ("report", "2", "tenure")
@@ -190,7 +190,7 @@ async def test_a_scheduled_workflow_is_run_by_the_workers_that_have_it() -> None
         assert await by_hand.result() == "1 at 2026-01-05T11:00:00Z"
 
 
-async def test_a_workflow_is_scheduled_by_the_name_it_is_registered_under() -> None:
+async def test_a_workflow_is_scheduled_by_its_registered_name() -> None:
     @tenure.workflow(name="scheduled.by.name")
     async def by_name() -> str:
         return "found"
@@ -202,7 +202,7 @@ async def test_a_workflow_is_scheduled_by_the_name_it_is_registered_under() -> N
         assert await run.result() == "found"
 
 
-async def test_a_scheduled_file_runs_with_its_inputs_and_its_slot() -> None:
+async def test_a_scheduled_workflow_file_gets_its_inputs_and_its_slot() -> None:
     said: list[str] = []
 
     def say(text: str) -> None:
@@ -230,7 +230,7 @@ async def test_tenants_do_not_see_each_others_schedules(url: str) -> None:
         assert (await engine.schedules.show("s")).workflow == "report"
 
 
-async def test_who_may_only_read_changes_no_schedule(url: str) -> None:
+async def test_a_read_only_engine_cannot_change_schedules(url: str) -> None:
     async with stage(url) as engine:
         await engine.schedules.create("s", REPORT, "0 * * * *")
     async with Engine(url, only_reads=True) as reader:
@@ -251,7 +251,7 @@ async def test_times_are_shown_in_utc(url: str) -> None:
         assert (made.next_at.tzinfo, made.next_at.hour, made.next_at.minute) == (UTC, 6, 15)
 
 
-async def test_a_worker_is_known_from_its_start_to_its_end(url: str) -> None:
+async def test_a_worker_is_listed_from_its_start_to_its_end(url: str) -> None:
     async with stage(url) as engine:
         async with engine.worker(REPORT, name="w1", slots=3):
             seen = await engine.store.read("workers_seen_since", 0)
@@ -260,7 +260,7 @@ async def test_a_worker_is_known_from_its_start_to_its_end(url: str) -> None:
         assert await engine.store.read("workers_seen_since", 0) == []
 
 
-async def test_a_worker_that_dies_says_no_goodbye(url: str) -> None:
+async def test_a_killed_worker_stays_listed_until_it_expires(url: str) -> None:
     async with stage(url) as engine:
         async with engine.worker(REPORT, name="w1") as worker:
             worker.kill()

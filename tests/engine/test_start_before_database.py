@@ -8,7 +8,7 @@ from tenure.engine import Engine
 from tests.conformance.tcp_proxy import Wire
 
 
-async def test_an_engine_starts_whichever_answer_of_its_database_is_lost_meanwhile(postgres_dsn: str) -> None:
+async def test_an_engine_starts_even_if_an_answer_of_its_database_is_lost(postgres_dsn: str) -> None:
     async with Wire(postgres_dsn).strung() as wire:
         for number in itertools.count(1):
             wire.cuts = 0

@@ -9,7 +9,7 @@ from tenure.errors import TenureError
 from tests.engine.stage import stage
 
 
-async def test_a_run_is_waited_for_until_it_has_a_status(tmp_path: Path) -> None:
+async def test_reaches_waits_for_a_status(tmp_path: Path) -> None:
     async with stage(f"sqlite:{tmp_path / 'runs.db'}") as engine:
         run = engine.run(await engine.create("w", [StepSpec(name="ok", kind="approval")]))
         assert await run.reaches("waiting_approval", wait=5) == "waiting_approval"

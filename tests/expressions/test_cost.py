@@ -136,7 +136,7 @@ NASTY = [
 
 @pytest.mark.guard_seconds(300)
 @pytest.mark.parametrize("source", NASTY, ids=lambda source: source[:40])
-def test_nothing_that_is_known_to_be_nasty_takes_the_process_down(evaluator: Evaluator, source: str) -> None:
+def test_known_hostile_expressions_stay_within_the_budget(evaluator: Evaluator, source: str) -> None:
     said = evaluator.ask(source, SCOPE)
     assert said["cpu"] < CPU_SECONDS, said
 
@@ -197,7 +197,7 @@ EXPRESSIONS = st.recursive(_ATOMS, _grown, max_leaves=9).map(
 @pytest.mark.guard_seconds(300)
 @settings(max_examples=cases(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(EXPRESSIONS)
-def test_nothing_that_is_made_by_chance_takes_the_process_down(evaluator: Evaluator, source: str) -> None:
+def test_random_expressions_stay_within_the_budget(evaluator: Evaluator, source: str) -> None:
     said = evaluator.ask(source, SCOPE)
     assert said["cpu"] < CPU_SECONDS, said
 
@@ -221,23 +221,23 @@ def test_nothing_that_is_made_by_chance_takes_the_process_down(evaluator: Evalua
         "timestamp('2026-01-05T12:00:00Z').getHours() == 12",
     ],
 )
-def test_what_people_write_fits(source: str) -> None:
+def test_realistic_expressions_fit_the_budget(source: str) -> None:
     assert expression.parse_expression(source).value(SCOPE) is not None
 
 
 @pytest.mark.parametrize("source", VERBOSE)
-def test_a_pattern_that_is_read_otherwise_than_it_is_counted_is_refused(source: str) -> None:
+def test_a_pattern_that_the_cost_model_cannot_read_is_refused(source: str) -> None:
     with pytest.raises((MalformedExpression, TenureError), match="it may take too much"):
         expression.parse_expression(source).value(SCOPE)
 
 
 @pytest.mark.parametrize("source", NASTY[2:6])
-def test_what_never_fits_is_refused_when_it_is_written_down(source: str) -> None:
+def test_an_expression_that_always_exceeds_the_budget_is_refused_at_load(source: str) -> None:
     with pytest.raises(MalformedExpression, match="with any input, it may take too much"):
         expression.parse_expression(source)
 
 
-def test_what_does_not_fit_this_time_says_so() -> None:
+def test_an_expression_over_its_budget_raises_an_error() -> None:
     one = expression.parse_expression("inputs.l.map(x, x)")
     assert one.value({"inputs": {"l": ["a"] * 500}}) == ["a"] * 500
     with pytest.raises(TenureError, match="may take too much time") as refused:
@@ -247,7 +247,7 @@ def test_what_does_not_fit_this_time_says_so() -> None:
         expression.parse_expression("size(inputs.t) > 0").value({"inputs": {"t": "x" * 5_000_000}})
 
 
-def test_expressions_that_belong_together_share_one_budget() -> None:
+def test_related_expressions_share_one_budget() -> None:
     one = expression.parse_expression("inputs.l.map(x, x)")
     scope = {"inputs": {"l": ["a"] * 600}}
     found: list[Any] = []
@@ -262,7 +262,7 @@ def test_expressions_that_belong_together_share_one_budget() -> None:
     assert one.value(scope)
 
 
-def test_an_expression_is_given_only_what_it_looks_at() -> None:
+def test_an_expression_gets_only_the_values_it_reads() -> None:
     scope = {"inputs": {"a": {"b": 1}, "other": "x" * 10_000_000, "huge": 2**70}}
     assert expression.parse_expression("inputs.a.b + 1").value(scope) == 2
     assert expression.parse_expression("has(inputs.a.c)").value(scope) is False
@@ -283,7 +283,7 @@ _VALUES = st.recursive(
         ["inputs.v == inputs.v", "[inputs.v].map(x, [x, x])", "[inputs.v].all(x, x != 1)", "[inputs.v]"]
     ),
 )
-def test_what_is_known_of_a_size_holds_for_every_value_of_it(value: Any, source: str) -> None:
+def test_size_bounds_hold_for_every_value(value: Any, source: str) -> None:
     """The bound for a size is no lower than the bound for a value of that size."""
     found = expression.parse_expression(source)
     assert found.bound is not None
@@ -337,7 +337,7 @@ def too_low(source: str, seen: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("source", MIXED, ids=lambda source: source[:60])
-def test_what_stands_beside_a_value_of_unknown_form_is_counted(source: str) -> None:
+def test_values_next_to_a_value_of_unknown_type_are_counted(source: str) -> None:
     told = [too_low(source, {"inputs": {"c": False, "v": [1] * count}}) for count in (5, 17, 49)]
     assert [one for one in told if one] == []
 
@@ -368,13 +368,15 @@ def _wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     st.integers(0, 60),
     st.lists(st.sampled_from([1, "", "text" * 9, [1, 1], {"a": 1}]), max_size=9),
 )
-def test_no_bound_is_below_what_is_done(source: str, choice: bool, count: int, other: list[Any]) -> None:
+def test_the_bound_is_never_below_the_actual_cost(
+    source: str, choice: bool, count: int, other: list[Any]
+) -> None:
     seen = {"inputs": {"c": choice, "v": [1] * count, "w": other}}
     with suppress(MalformedExpression):
         assert too_low(source, seen) == ""
 
 
-def test_comprehensions_in_each_other_are_looked_at_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_comprehensions_are_analysed_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By steps. Each is looked at twice (few large items, many small ones); how deep they lie in each other is bounded."""
     steps = 0
     walked = _Walk.shape
@@ -426,7 +428,7 @@ def test_comprehensions_in_each_other_are_looked_at_in_linear_time(monkeypatch: 
         ("int(string(inputs.v)) == inputs.v", 9007199254740993, True),
     ],
 )
-def test_no_number_is_changed(source: str, value: Any, outcome: Any) -> None:
+def test_numbers_are_not_changed(source: str, value: Any, outcome: Any) -> None:
     found = expression.parse_expression(source)
     if isinstance(outcome, str) and not source.startswith("string"):
         with pytest.raises(TenureError, match=outcome):
@@ -446,11 +448,11 @@ def test_no_number_is_changed(source: str, value: Any, outcome: Any) -> None:
         ("(a)", "((a){50}){50}"),
     ],
 )
-def test_repetitions_make_a_pattern_dear(small: str, large: str) -> None:
+def test_repetitions_make_a_pattern_expensive(small: str, large: str) -> None:
     assert bound_pattern_cost(small)[0] < bound_pattern_cost(large)[0]
 
 
-def test_a_panic_of_the_library_is_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panic_of_the_library_is_an_ordinary_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicException(BaseException):
         """As the library raises it."""
 

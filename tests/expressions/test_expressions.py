@@ -34,7 +34,7 @@ SCOPE: dict[str, Any] = {
         ("$ {{ inputs.n }}", "$ {{ inputs.n }}"), ("{{ inputs.n }}", "{{ inputs.n }}"),
     ],
 )  # fmt: skip
-def test_a_template_is_worth(text: str, value: Any) -> None:
+def test_a_template_evaluates_to_its_value(text: str, value: Any) -> None:
     found = templates.parse_template(text).value(SCOPE)
     assert found == value
     assert type(found) is type(value)
@@ -52,7 +52,7 @@ def test_a_template_is_worth(text: str, value: Any) -> None:
         ("slot == 1", "'slot' is not available here"),
     ],
 )  # fmt: skip
-def test_an_expression_without_a_value_says_why(text: str, said: str) -> None:
+def test_an_expression_without_a_value_reports_why(text: str, said: str) -> None:
     with pytest.raises(TenureError) as caught:
         expression.parse_expression(text).value(SCOPE)
     assert caught.value.code == "EXPRESSION_FAILED"
@@ -76,7 +76,7 @@ def test_an_expression_without_a_value_says_why(text: str, said: str) -> None:
         ("inputs.a // steps.b.output\n == 1", ["inputs.a"]),
     ],
 )  # fmt: skip
-def test_what_an_expression_looks_at_is_known_before(text: str, refers: list[str] | None) -> None:
+def test_the_names_that_an_expression_reads_are_known(text: str, refers: list[str] | None) -> None:
     if refers is None:
         with pytest.raises(MalformedExpression):
             expression.parse_expression(text)
@@ -95,7 +95,7 @@ def test_what_an_expression_looks_at_is_known_before(text: str, refers: list[str
         ("inputs.a" + ".map(x, x)" * 9, "more than 8 comprehensions"),
     ],
 )  # fmt: skip
-def test_a_text_that_is_no_expression_is_refused(text: str, said: str) -> None:
+def test_an_invalid_expression_is_refused(text: str, said: str) -> None:
     with pytest.raises(MalformedExpression) as caught:
         expression.parse_expression(text)
     assert said in str(caught.value)
@@ -116,7 +116,7 @@ def test_a_value_passes_through_a_template_unchanged(value: Any) -> None:
 
 
 @given(json_values)
-def test_what_was_evaluated_is_never_evaluated_again(value: Any) -> None:
+def test_results_are_never_evaluated_again(value: Any) -> None:
     hostile = {"steps": "${{ steps.secret.output }}", "value": value}
     left: list[templates.TemplatePlace] = []
     closed = templates.evaluate_known_templates(
@@ -129,7 +129,7 @@ def test_what_was_evaluated_is_never_evaluated_again(value: Any) -> None:
 
 
 @given(st.text(alphabet="ab${}'\" .", max_size=30))
-def test_a_text_divides_into_parts_that_make_it_again(text: str) -> None:
+def test_the_parts_of_a_template_join_to_its_text(text: str) -> None:
     try:
         parts = list(templates.split_template(text))
     except MalformedExpression:
@@ -139,7 +139,7 @@ def test_a_text_divides_into_parts_that_make_it_again(text: str) -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_an_expression_or_malformed_and_then_worth_something_or_failed(text: str) -> None:
+def test_any_text_is_parsed_or_refused_and_evaluates_or_fails(text: str) -> None:
     try:
         parsed = expression.parse_expression(text)
     except MalformedExpression:

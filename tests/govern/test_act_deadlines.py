@@ -41,7 +41,7 @@ async def told(lab: Lab, run: LabRun[Any]) -> list[tuple[str, str | None, int, b
     return [(row.state, row.error, row.n, row.eligible_at is not None) for row in rows]
 
 
-async def test_a_late_call_is_tried_again_within_the_acts_retries(
+async def test_a_call_that_missed_its_deadline_is_retried_within_the_acts_retries(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ServiceDouble() as service:
@@ -57,7 +57,7 @@ async def test_a_late_call_is_tried_again_within_the_acts_retries(
             assert len(service.effects) == 1
 
 
-async def test_then_the_next_attempt_tries_it_under_a_lease_of_its_own(
+async def test_the_next_attempt_retries_it_under_its_own_lease(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The body catches what fails (`careful`), but that an attempt has failed is not its business."""
@@ -72,7 +72,7 @@ async def test_then_the_next_attempt_tries_it_under_a_lease_of_its_own(
             assert len(service.effects) == 1
 
 
-async def test_a_machine_that_is_always_late_ends_the_run_when_the_attempts_are_used_up(
+async def test_a_machine_that_is_always_late_ends_the_run_after_the_last_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ServiceDouble() as service:
@@ -90,7 +90,7 @@ async def test_a_machine_that_is_always_late_ends_the_run_when_the_attempts_are_
             assert service.requests == []
 
 
-async def test_a_lease_that_is_renewed_while_an_act_waits_counts_as_renewed(
+async def test_an_act_uses_a_lease_that_was_renewed_while_it_waited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The policy takes longer than the lease had left when the act began. Heartbeats go on, so the call is in time."""

@@ -14,7 +14,7 @@ from tests.govern.act_service import ALLOW, ASK, careful, connector, lab_of, ord
 from tests.worker.helpers import until
 
 
-async def test_a_policy_that_cannot_be_read_now_is_asked_again_and_nothing_is_called_before() -> None:
+async def test_a_policy_that_cannot_be_read_is_retried_before_any_call() -> None:
     """The database is away when the policy is asked: the step is given back, and goes on when it is there."""
     with ServiceDouble() as service:
         async with lab_of(service, order) as lab:
@@ -34,7 +34,7 @@ async def test_a_policy_that_cannot_be_read_now_is_asked_again_and_nothing_is_ca
             assert len(service.effects) == 1
 
 
-async def test_a_policy_that_breaks_denies() -> None:
+async def test_a_policy_that_fails_to_evaluate_denies() -> None:
     """I41."""
     with ServiceDouble() as service:
         async with lab_of(service, order) as lab:
@@ -50,7 +50,7 @@ async def test_a_policy_that_breaks_denies() -> None:
             assert service.requests == []
 
 
-async def test_a_connector_that_cannot_say_what_it_would_do_does_nothing() -> None:
+async def test_a_connector_that_fails_to_describe_its_action_does_nothing() -> None:
     with ServiceDouble() as service:
         broken = connector(service.url)
 
@@ -65,7 +65,7 @@ async def test_a_connector_that_cannot_say_what_it_would_do_does_nothing() -> No
             assert service.requests == []
 
 
-async def test_a_connector_that_breaks_in_the_call_leaves_it_unknown() -> None:
+async def test_a_connector_that_fails_during_the_call_leaves_an_unknown_receipt() -> None:
     """What nobody can say of a call is unknown, never "not done"."""
     with ServiceDouble("neither") as service:
         broken = connector(service.url, "neither")
@@ -89,7 +89,7 @@ async def test_a_connector_that_breaks_in_the_call_leaves_it_unknown() -> None:
             await run.reaches("canceled")
 
 
-async def test_a_run_that_is_canceled_during_a_call_keeps_what_became_of_it() -> None:
+async def test_a_run_canceled_during_a_call_keeps_the_outcome() -> None:
     """Decision 20: receipts are recorded until the deadline of the cancellation."""
     with ServiceDouble() as service:
         async with lab_of(service, careful) as lab:

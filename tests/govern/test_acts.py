@@ -51,7 +51,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.mark.clause("GOV-15")
-async def test_an_act_is_done_once_and_its_receipt_says_so(url: str | None) -> None:
+async def test_an_act_is_done_once_and_has_a_receipt(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, order, url=url) as lab:
             run = await lab.start(order, 7)
@@ -105,7 +105,7 @@ async def test_people_are_asked_once_and_a_replay_does_not_ask_again(url: str | 
 
 @pytest.mark.clause("GOV-23")
 @pytest.mark.parametrize("how", ["rejected", "expired"])
-async def test_a_refusal_or_an_expiry_ends_the_run_and_cannot_be_caught(how: str) -> None:
+async def test_a_rejection_or_an_expiry_ends_the_run_and_cannot_be_caught(how: str) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, greedy, policy=ASK) as lab:
             run = await lab.start(greedy, 1)
@@ -121,7 +121,7 @@ async def test_a_refusal_or_an_expiry_ends_the_run_and_cannot_be_caught(how: str
             assert service.requests == []
 
 
-async def test_an_acts_approval_has_the_acts_label_wherever_it_is_shown(url: str | None) -> None:
+async def test_the_approval_of_an_act_has_the_label_of_the_act(url: str | None) -> None:
     """The kernel keeps it under a label that no code can take; people know the act's own, which its receipt has too."""
     with ServiceDouble() as service:
         async with lab_of(service, order, url=url, policy=ASK) as lab:
@@ -147,7 +147,7 @@ async def test_an_acts_approval_has_the_acts_label_wherever_it_is_shown(url: str
             assert receipt.label == asked.step
 
 
-async def test_several_acts_wait_for_their_approvals_at_once(url: str | None) -> None:
+async def test_several_acts_wait_for_their_approvals_concurrently(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, orders, url=url, policy=ASK) as lab:
             run = await lab.start(orders, [1, 2, 3])
@@ -162,7 +162,7 @@ async def test_several_acts_wait_for_their_approvals_at_once(url: str | None) ->
             assert sorted(effect.body["n"] for effect in service.effects) == [1, 2, 3]
 
 
-async def test_a_run_that_is_canceled_while_people_are_asked_does_nothing() -> None:
+async def test_a_run_canceled_before_the_approval_does_nothing() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, order, policy=ASK) as lab:
             run = await lab.start(order, 7)
@@ -212,7 +212,7 @@ async def test_an_unknown_action_is_denied() -> None:
             assert verdict.error == "UNKNOWN_OPERATION"
 
 
-async def test_fields_that_do_not_fit_are_refused_before_anybody_is_asked() -> None:
+async def test_invalid_fields_are_refused_before_the_approval() -> None:
     async def wrong() -> str:
         try:
             await tenure.act("http.post", target={"url": "/effects", "port": 1})
@@ -229,7 +229,7 @@ async def test_fields_that_do_not_fit_are_refused_before_anybody_is_asked() -> N
             assert service.requests == []
 
 
-async def test_an_act_inside_a_step_is_refused_with_what_to_do_instead() -> None:
+async def test_an_act_inside_a_step_is_refused_with_advice() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, mistaken) as lab:
             run = await lab.start(mistaken)
@@ -237,7 +237,7 @@ async def test_an_act_inside_a_step_is_refused_with_what_to_do_instead() -> None
                 await run.result()
 
 
-async def test_a_plain_workflow_acts_too() -> None:
+async def test_a_plain_workflow_can_act() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, plain) as lab:
             assert await (await lab.start(plain, 3)).result() == 1
@@ -247,7 +247,7 @@ async def test_a_plain_workflow_acts_too() -> None:
 
 
 @pytest.mark.clause("GOV-18")
-async def test_what_is_known_not_to_have_happened_can_be_caught_and_is_the_same_in_a_replay(
+async def test_a_known_failure_can_be_caught_and_is_the_same_in_a_replay(
     url: str | None,
 ) -> None:
     with ServiceDouble() as service:
@@ -262,7 +262,7 @@ async def test_what_is_known_not_to_have_happened_can_be_caught_and_is_the_same_
 
 
 @pytest.mark.clause("GOV-18")
-async def test_a_limit_is_waited_for_and_the_act_tried_again(url: str | None) -> None:
+async def test_an_act_waits_for_a_rate_limit_and_is_retried(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, careful, url=url) as lab:
             service.trouble(status=429, headers={"Retry-After": "600"})
@@ -278,7 +278,7 @@ async def test_a_limit_is_waited_for_and_the_act_tried_again(url: str | None) ->
 
 
 @pytest.mark.clause("GOV-18")
-async def test_tries_end() -> None:
+async def test_an_act_fails_after_its_last_try() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, careful) as lab:
             for _ in range(9):
@@ -289,7 +289,7 @@ async def test_tries_end() -> None:
 
 
 @pytest.mark.parametrize("mode", ["honours", "found"])
-async def test_an_answer_that_was_lost_is_found_or_asked_for_again(mode: Any) -> None:
+async def test_a_lost_answer_is_looked_up_or_the_call_is_repeated(mode: Any) -> None:
     """I38: only where one effect comes of it."""
     with ServiceDouble(mode) as service:
         async with lab_of(service, order) as lab:
@@ -304,7 +304,7 @@ async def test_an_answer_that_was_lost_is_found_or_asked_for_again(mode: Any) ->
     ("how", "comes_to"),
     [("done", "done, 70"), ("not_done", "not done: ACTION_FAILED, 70"), ("retry", "done, 70")],
 )
-async def test_where_nobody_can_know_a_person_says_how_it_ended(
+async def test_a_person_settles_an_act_with_an_unknown_outcome(
     how: str, comes_to: str, url: str | None
 ) -> None:
     """I38: an UNKNOWN receipt is not retried by itself."""
@@ -324,7 +324,7 @@ async def test_where_nobody_can_know_a_person_says_how_it_ended(
             assert receipt.state == ("failed" if how == "not_done" else "succeeded")
 
 
-async def test_nobody_says_how_it_ended_and_the_run_ends_with_that() -> None:
+async def test_a_run_ends_if_nobody_settles_its_unknown_act() -> None:
     with ServiceDouble("neither") as service:
         async with lab_of(service, careful) as lab:
             service.trouble(drop="after")
@@ -350,7 +350,7 @@ async def test_two_runs_with_one_key_make_one_effect(url: str | None) -> None:
 
 
 @pytest.mark.clause("GOV-15")
-async def test_a_failed_receipt_satisfies_nobody() -> None:
+async def test_a_failed_receipt_is_not_reused() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, keyed) as lab:
             service.trouble(status=400)
@@ -363,7 +363,7 @@ async def test_a_failed_receipt_satisfies_nobody() -> None:
 
 
 @pytest.mark.clause("GOV-15")
-async def test_a_reversed_receipt_satisfies_nobody_so_that_what_was_undone_can_be_done_again(
+async def test_a_reversed_receipt_is_not_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def label() -> None:
@@ -392,7 +392,7 @@ async def test_a_reversed_receipt_satisfies_nobody_so_that_what_was_undone_can_b
 
 
 @pytest.mark.clause("GOV-12")
-async def test_a_run_makes_no_more_writes_than_it_may(url: str | None) -> None:
+async def test_the_number_of_writes_of_a_run_is_limited(url: str | None) -> None:
     """I46, also for several at once."""
     with ServiceDouble() as service:
         async with lab_of(service, orders, url=url) as lab:
@@ -407,7 +407,7 @@ async def test_a_run_makes_no_more_writes_than_it_may(url: str | None) -> None:
 # ------------------------------------------------------------------------------------------- code that changes
 
 
-async def test_another_action_at_the_same_place_is_other_code() -> None:
+async def test_another_action_at_the_same_place_is_changed_code() -> None:
     def version(n: int) -> Workflow[..., Any]:
         async def flow() -> str:
             await posted(n)
@@ -429,7 +429,7 @@ async def test_another_action_at_the_same_place_is_other_code() -> None:
             assert len(service.effects) == 1
 
 
-async def test_an_act_that_is_missing_or_new_is_other_code() -> None:
+async def test_a_missing_or_new_act_is_changed_code() -> None:
     async def without() -> None:
         await tenure.sleep("1h")
 
@@ -448,7 +448,7 @@ async def test_an_act_that_is_missing_or_new_is_other_code() -> None:
                 assert "recorded" in await run.why()
 
 
-async def test_a_run_that_is_resumed_does_nothing_twice() -> None:
+async def test_a_resumed_run_repeats_no_act() -> None:
     broken = [True]
 
     async def shaky() -> Any:

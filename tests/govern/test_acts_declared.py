@@ -37,7 +37,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.mark.clause("GOV-14", "GOV-16")
-async def test_a_step_acts_when_people_have_said_yes(url: str | None) -> None:
+async def test_a_declared_step_acts_after_its_approval(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry(), url=url, policy=ASK) as lab:
             run = await lab.submit(load_workflow(NOTIFY), {"n": 5})
@@ -56,7 +56,7 @@ async def test_a_step_acts_when_people_have_said_yes(url: str | None) -> None:
             assert seen == ["ready", "running", "waiting_approval", "ready", "running", "succeeded"]
 
 
-async def test_what_may_be_tried_again_is_a_failed_try_of_the_step() -> None:
+async def test_a_retryable_failure_is_a_failed_try_of_the_step() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(status=429)
@@ -67,7 +67,7 @@ async def test_what_may_be_tried_again_is_a_failed_try_of_the_step() -> None:
             assert [row.state for row in attempts] == ["failed", "succeeded"]
 
 
-async def test_its_own_retries_count_and_then_it_fails() -> None:
+async def test_the_step_fails_after_its_own_retries() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             for _ in range(5):
@@ -78,7 +78,7 @@ async def test_its_own_retries_count_and_then_it_fails() -> None:
             assert len(service.writes) == 3
 
 
-async def test_a_long_limit_is_waited_for_without_burning_tries() -> None:
+async def test_a_long_rate_limit_uses_up_no_tries() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(status=429, headers={"Retry-After": "3600"})
@@ -89,7 +89,7 @@ async def test_a_long_limit_is_waited_for_without_burning_tries() -> None:
             assert len(service.writes) == 2
 
 
-async def test_a_refusal_for_good_fails_the_step() -> None:
+async def test_a_permanent_refusal_fails_the_step() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(status=400)
@@ -99,7 +99,7 @@ async def test_a_refusal_for_good_fails_the_step() -> None:
             assert len(service.writes) == 1
 
 
-async def test_an_answer_that_nobody_can_find_is_asked_of_a_person() -> None:
+async def test_a_person_settles_a_lost_answer_that_cannot_be_looked_up() -> None:
     with ServiceDouble("neither") as service:
         async with lab_of(service, Registry()) as lab:
             service.trouble(drop="after")
@@ -111,7 +111,7 @@ async def test_an_answer_that_nobody_can_find_is_asked_of_a_person() -> None:
             assert len(service.effects) == 1
 
 
-async def test_a_tool_of_the_same_name_goes_first() -> None:
+async def test_a_tool_takes_precedence_over_an_operation_of_the_same_name() -> None:
     def post(target: dict[str, Any], fields: dict[str, Any], why: str) -> str:
         return f"{why}: {fields['json']['n']}"
 
@@ -125,7 +125,7 @@ async def test_a_tool_of_the_same_name_goes_first() -> None:
             assert await verdicts(lab, run) == []
 
 
-async def test_what_its_operation_does_not_take_is_refused_before_the_run_begins() -> None:
+async def test_invalid_fields_are_refused_before_the_run_starts() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             for wrong, said in (
@@ -140,7 +140,7 @@ async def test_what_its_operation_does_not_take_is_refused_before_the_run_begins
                 assert said in str(refused.value.details)
 
 
-async def test_what_only_shows_when_it_runs_fails_the_step() -> None:
+async def test_invalid_fields_found_at_run_time_fail_the_step() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
             file = load_workflow(NOTIFY.replace("{url: /effects}", '{url: "${{ inputs.n }}"}'))

@@ -28,7 +28,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.mark.clause("GOV-03")
 @pytest.mark.parametrize("tier", ["low", "med", "high"])
-async def test_an_approval_has_a_tier_perhaps_two_people_and_a_status(url: str | None, tier: str) -> None:
+async def test_an_approval_has_a_tier_a_number_of_people_and_a_status(url: str | None, tier: str) -> None:
     async with Lab(ask, url=url) as lab:
         engine = lab.engine
         runs = [await lab.start(ask, tier, people) for people in (1, 2, 1, 1, 1)]
@@ -49,7 +49,7 @@ async def test_an_approval_has_a_tier_perhaps_two_people_and_a_status(url: str |
         assert [await run.result() for run in (alone, both)] == ["done", "done"]
 
 
-async def test_there_is_no_other_tier(url: str | None) -> None:
+async def test_an_unknown_tier_is_refused(url: str | None) -> None:
     async with Lab(ask, url=url) as lab:
         run = await lab.start(ask, "enormous", 1)
         with pytest.raises(TenureError) as refused:

@@ -46,7 +46,9 @@ async def fault(connectors: Connectors, call: ConnectorCall) -> CallFault:
     return raised.value.fault
 
 
-async def test_arguments_are_arguments_and_the_environment_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_arguments_are_never_parsed_by_a_shell_and_the_environment_is_clean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("WORKERS_OWN", "not for commands")
     given = ["$(id)", "; rm -rf /", "a b", ""]
     result = await commands()["command"].call(order("tool", args=given, env={"REGION": "eu"}))
@@ -66,12 +68,12 @@ async def test_arguments_are_arguments_and_the_environment_is_clean(monkeypatch:
         ("os.kill(os.getpid(), 9)", "unknown", False),
     ],
 )
-async def test_what_an_exit_code_means(ends: str, outcome: str, retryable: bool) -> None:
+async def test_exit_codes_are_mapped_to_outcomes(ends: str, outcome: str, retryable: bool) -> None:
     found = await fault(commands(f"import os, sys; {ends}"), order("tool"))
     assert (found.outcome, found.retryable) == (outcome, retryable)
 
 
-async def test_a_command_that_takes_too_long_is_ended_and_unknown() -> None:
+async def test_a_command_past_its_timeout_is_killed_and_unknown() -> None:
     found = await fault(commands("import time; time.sleep(60)", seconds=0.2), order("tool"))
     assert found.outcome == "unknown"
 
@@ -83,17 +85,17 @@ async def test_a_command_is_not_started_after_its_deadline(tmp_path: Path) -> No
     assert not mark.exists()
 
 
-async def test_a_program_that_is_not_there_did_nothing() -> None:
+async def test_a_missing_program_is_a_known_failure() -> None:
     made = Connectors([CommandConnector(programs={"tool": Program(path="/nowhere/tool")})])
     assert (await fault(made, order("tool"))).outcome == "not_done"
 
 
-async def test_a_program_may_be_for_some_tenants_only() -> None:
+async def test_a_program_may_be_limited_to_some_tenants() -> None:
     found = await fault(commands(tenants=("globex",)), order("tool"))
     assert (found.outcome, found.retryable) == ("not_done", False)
 
 
-async def test_what_is_not_listed_is_no_operation() -> None:
+async def test_an_unlisted_program_is_not_an_operation() -> None:
     with pytest.raises(TenureError, match="UNKNOWN_OPERATION"):
         commands().find("command.sh")
 
@@ -102,14 +104,14 @@ async def test_what_is_not_listed_is_no_operation() -> None:
 @pytest.mark.parametrize(
     "name", ["PATH", "LD_PRELOAD", "JAVA_TOOL_OPTIONS", "EDITOR", "a", "X=Y", "TENURE_IDEMPOTENCY_KEY"]
 )
-async def test_variables_that_are_not_listed_or_ours_are_refused(name: str, where: str) -> None:
+async def test_unlisted_and_reserved_variables_are_refused(name: str, where: str) -> None:
     """By some of them one could have something else started."""
     fields: dict[str, Any] = {where: {name: "/tmp/evil.so"}}
     found = await fault(commands(), order("tool", **fields))
     assert (found.outcome, found.code) == ("not_done", "INVALID_INPUT")
 
 
-async def test_a_secret_is_in_a_variable_and_in_nothing_that_comes_back(
+async def test_a_secret_is_passed_in_a_variable_and_redacted_from_the_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """I53: also where the end of a long output begins in the middle of it."""
@@ -132,7 +134,7 @@ async def test_a_secret_is_in_a_variable_and_in_nothing_that_comes_back(
         ]
 
 
-def test_people_see_the_whole_command() -> None:
+def test_approvers_see_the_whole_command() -> None:
     said = commands()["command"].render("tool", {}, {"args": ["--to", "a\nb"], "secret_env": {"T": "env:X"}})
     assert said[0] == f"Run {sys.executable}"
     assert said[-3:] == ["  --to", "  a⏎b", "  with T = the secret at env:X"]

@@ -52,7 +52,7 @@ async def fault(connector: Connector, call: ConnectorCall) -> CallFault:
     return connector.classify(raised.value)
 
 
-async def test_a_request_is_made_with_its_key_and_its_answer_is_the_result() -> None:
+async def test_a_request_carries_its_key_and_its_response_is_the_result() -> None:
     with ServiceDouble("honours") as service:
         http = to(service.url, "native_key")
         result = await http.call(order("post", "/effects", json={"n": 1}))
@@ -64,7 +64,7 @@ async def test_a_request_is_made_with_its_key_and_its_answer_is_the_result() -> 
         assert [request.headers["idempotency-key"] for request in service.requests] == ["k1", "k1"]
 
 
-async def test_how_a_service_treats_keys_is_what_its_settings_say() -> None:
+async def test_the_settings_describe_how_a_service_treats_keys() -> None:
     for repeats, mode, found in (
         ("native_key", "honours", None),
         ("marker", "found", 1),
@@ -138,7 +138,7 @@ async def test_how_a_service_treats_keys_is_what_its_settings_say() -> None:
         ({"drop": "after"}, "unknown", "CONNECTOR_ANSWER_LOST", False, None),
     ],
 )
-async def test_what_a_failure_means(
+async def test_responses_are_mapped_to_outcomes(
     trouble: dict[str, Any], outcome: str, code: str, retryable: bool, after: float | None
 ) -> None:
     """Decision 24."""
@@ -155,14 +155,14 @@ async def test_what_a_failure_means(
         assert len(service.effects) == int(trouble.get("done", False) or trouble.get("drop") == "after")
 
 
-async def test_who_cannot_be_reached_has_done_nothing() -> None:
+async def test_an_unreachable_service_is_a_known_failure() -> None:
     with ServiceDouble() as service:
         url = service.url
     found = await fault(to(url), order("post", "/effects"))
     assert (found.outcome, found.code, found.retryable) == ("not_done", "CONNECTOR_UNREACHABLE", True)
 
 
-async def test_a_call_that_takes_too_long_is_unknown_once_it_was_sent() -> None:
+async def test_a_sent_call_that_times_out_is_unknown() -> None:
     with ServiceDouble("neither") as service:
         service.hold()
         found = await fault(to(service.url), order("post", "/effects", seconds=0.3))
@@ -170,7 +170,7 @@ async def test_a_call_that_takes_too_long_is_unknown_once_it_was_sent() -> None:
         service.release()
 
 
-async def test_a_key_whose_first_request_is_under_way_is_not_refused_for_good() -> None:
+async def test_a_key_in_use_is_a_temporary_failure() -> None:
     with ServiceDouble() as service:
         for repeats, outcome in (("native_key", "unknown"), ("none", "not_done")):
             service.trouble(status=409)
@@ -178,13 +178,13 @@ async def test_a_key_whose_first_request_is_under_way_is_not_refused_for_good() 
             assert found.outcome == outcome
 
 
-async def test_what_is_deleted_already_is_deleted() -> None:
+async def test_deleting_a_missing_object_succeeds() -> None:
     with ServiceDouble() as service:
         assert (await to(service.url).call(order("delete", "/things/x")))["status"] == 404
         assert (await to(service.url).call(order("put", "/things/x", json={"a": 1})))["json"] == {"a": 1}
 
 
-async def test_a_token_goes_to_its_own_service_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_is_sent_only_to_its_own_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "t0ken-of-acme")
     monkeypatch.setenv("TENURE_SECRET_acme_KEY", "key-of-acme")
     with ServiceDouble(token="t0ken-of-acme") as ours, ServiceDouble() as theirs:
@@ -222,7 +222,7 @@ async def test_a_token_goes_to_its_own_service_only(monkeypatch: pytest.MonkeyPa
         ({"headers": {"X": "y\r\nHost: z"}}, "INVALID_INPUT"),
     ],
 )
-async def test_headers_that_are_ours_or_break_out_are_refused(fields: dict[str, Any], code: str) -> None:
+async def test_reserved_and_malformed_headers_are_refused(fields: dict[str, Any], code: str) -> None:
     with ServiceDouble() as service:
         found = await fault(to(service.url), order("post", "/effects", **fields))
         assert (found.outcome, found.code) == ("not_done", code)
@@ -241,7 +241,7 @@ async def test_headers_that_are_ours_or_break_out_are_refused(fields: dict[str, 
         "http://[::ffff:127.0.0.1]/",
     ],
 )
-async def test_a_host_that_is_not_listed_is_not_asked(url: str) -> None:
+async def test_an_unlisted_host_is_not_called(url: str) -> None:
     with ServiceDouble() as service:
         found = await fault(to(service.url), order("post", url))
         assert (found.outcome, found.retryable) == ("not_done", False)
@@ -249,7 +249,7 @@ async def test_a_host_that_is_not_listed_is_not_asked(url: str) -> None:
         assert service.requests == [] or url.startswith("//")
 
 
-def test_what_is_shown_is_what_will_be_sent() -> None:
+def test_approvers_see_exactly_what_will_be_sent() -> None:
     http = to("http://127.0.0.1:9")
     said = http.render(
         "post",
@@ -272,12 +272,12 @@ def test_what_is_shown_is_what_will_be_sent() -> None:
     assert all(len(line) < 2_100 for line in long)
 
 
-def test_a_connector_that_says_it_can_be_looked_up_says_where() -> None:
+def test_a_connector_with_look_up_must_say_where() -> None:
     with pytest.raises(TenureError, match="lookup"):
         HttpConnector(repeats="marker")
 
 
-async def test_the_service_is_a_process_too(tmp_path: Path) -> None:
+async def test_the_service_double_runs_as_a_process(tmp_path: Path) -> None:
     log = tmp_path / "effects.jsonl"
     process = await create_subprocess_exec(
         sys.executable,

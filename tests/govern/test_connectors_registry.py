@@ -33,7 +33,7 @@ class Own(ConnectorBase):
         return {"did": call.key}
 
 
-def test_an_action_is_found_by_its_whole_name() -> None:
+def test_an_operation_is_found_by_its_full_name() -> None:
     connector, operation = builtin_connectors().find("github.label.add")
     assert (connector.name, operation.name, operation.repeats) == ("github", "label.add", "sets_state")
 
@@ -48,7 +48,7 @@ def test_an_action_is_found_by_its_whole_name() -> None:
         ("", "there is no connector ''"),
     ],
 )
-def test_what_nobody_does_is_refused_with_a_hint(action: str, hint: str) -> None:
+def test_an_unknown_operation_is_refused_with_a_suggestion(action: str, hint: str) -> None:
     with pytest.raises(TenureError) as raised:
         builtin_connectors().find(action)
     assert raised.value.code == "UNKNOWN_OPERATION"
@@ -69,14 +69,16 @@ def test_what_nobody_does_is_refused_with_a_hint(action: str, hint: str) -> None
         ([], {"labels": ["x"]}, "target"),
     ],
 )
-def test_target_and_fields_fit_or_are_refused_at_their_place(target: Any, fields: Any, place: str) -> None:
+def test_invalid_targets_and_fields_are_refused_with_their_place(
+    target: Any, fields: Any, place: str
+) -> None:
     with pytest.raises(TenureError) as raised:
         builtin_connectors().check("github.label.add", target, fields)
     assert raised.value.code == "INVALID_INPUT"
     assert place in [detail.path for detail in raised.value.details]
 
 
-def test_a_secret_field_takes_a_reference_and_the_secret_itself_is_not_repeated() -> None:
+def test_a_secret_field_must_be_a_reference_and_errors_do_not_repeat_it() -> None:
     """I53."""
     target = {"url": "https://example.com/"}
     builtin_connectors().check("http.post", target, {"secret_headers": {"X": "env:TENURE_SECRET_acme_X"}})
@@ -108,12 +110,12 @@ def test_a_secret_field_takes_a_reference_and_the_secret_itself_is_not_repeated(
         {"type": "object", "properties": {"a": {"type": "string", "minimum": 1}}},
     ],
 )
-def test_a_schema_that_says_what_we_would_pass_over_is_refused(fields: dict[str, Any]) -> None:
+def test_a_schema_with_unsupported_keywords_is_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"own\.do"):
         Connectors([Own(fields=fields)])
 
 
-def test_a_connector_that_contradicts_itself_is_refused() -> None:
+def test_a_contradictory_connector_is_refused() -> None:
     for made in (
         [Own("Own")],
         [Own("a.b")],
@@ -148,7 +150,7 @@ connectors:
 """
 
 
-def test_a_file_says_which_connectors_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connectors_are_configured_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "connectors.yaml"
     file.write_text(GOOD)
     made = load_connectors(file)
@@ -163,7 +165,7 @@ def test_a_file_says_which_connectors_there_are(tmp_path: Path, monkeypatch: pyt
     assert list(choose_connectors([Own()])) == ["own"]
 
 
-def test_a_connector_of_your_own_is_named_by_its_module() -> None:
+def test_a_custom_connector_is_named_by_its_module() -> None:
     made = parse_connectors(f"connectors: {{mine: {{kind: '{__name__}:Own'}}}}")
     assert made.find("mine.do")[0].name == "mine"
 
@@ -197,7 +199,7 @@ def test_a_connector_of_your_own_is_named_by_its_module() -> None:
         ("[]", ":1:1", "must be a map"),
     ],
 )
-def test_a_file_with_mistakes_is_refused_with_their_lines(text: str, at: str, said: str) -> None:
+def test_a_file_with_mistakes_is_refused_with_line_numbers(text: str, at: str, said: str) -> None:
     with pytest.raises(TenureError) as raised:
         parse_connectors(text, "c.yaml")
     assert raised.value.code == "CONNECTORS_INVALID"
@@ -205,7 +207,7 @@ def test_a_file_with_mistakes_is_refused_with_their_lines(text: str, at: str, sa
     assert said in raised.value.message
 
 
-def test_a_file_that_is_not_there_is_told_so(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TenureError, match="cannot be read"):
         load_connectors(tmp_path / "none.yaml")
 
@@ -229,7 +231,7 @@ class Odd(Own):
         raise ValueError("cannot say")
 
 
-async def test_what_a_connector_gives_back_can_be_kept() -> None:
+async def test_the_result_of_a_connector_must_be_storable() -> None:
     order = ConnectorCall(
         tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5
     )
@@ -246,7 +248,7 @@ async def test_what_a_connector_gives_back_can_be_kept() -> None:
         assert looked.result == (kept if given.__class__ is not object else None)
 
 
-async def test_a_connector_that_cannot_say_what_a_fault_means_leaves_it_unknown() -> None:
+async def test_a_connector_that_cannot_classify_a_fault_leaves_an_unknown_receipt() -> None:
     order = ConnectorCall(
         tenant="acme", operation="do", target={}, fields={}, key="k", deadline=boot_seconds() + 5
     )
@@ -257,7 +259,7 @@ async def test_a_connector_that_cannot_say_what_a_fault_means_leaves_it_unknown(
         assert (raised.value.fault.outcome, raised.value.fault.message) == ("unknown", "RuntimeError")
 
 
-def test_the_page_shows_how_each_operation_repeats_and_what_takes_it_back() -> None:
+def test_the_page_shows_how_each_operation_is_repeated_and_undone() -> None:
     assert connectors_page.page() == connectors_page.PAGE.read_text(), "run `make docs`"
     for action, operation in builtin_connectors().actions():
         assert operation.reverses_by or operation.undo_hint, f"{action}: what should a person do?"

@@ -110,7 +110,7 @@ class ConnectorDriver:
 
 
 @pytest.mark.clause("GOV-22")
-async def test_labels_are_added_and_only_those_we_added_are_taken_back(github: GitHubDouble) -> None:
+async def test_an_undo_removes_only_the_labels_that_were_added(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     way = await backend.done_with_way_back("label.add", ISSUE, {"labels": ["bug", "triage"]})
     github.labels("acme/app", 7).append("somebody's")
@@ -123,7 +123,7 @@ async def test_labels_are_added_and_only_those_we_added_are_taken_back(github: G
     )
 
 
-async def test_labels_are_set_and_set_back_unless_others_changed_them(github: GitHubDouble) -> None:
+async def test_an_undo_restores_labels_unless_others_changed_them(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     way = await backend.done_with_way_back("label.set", ISSUE, {"labels": ["z", "a"]})
     assert github.labels("acme/app", 7) == ["z", "a"]
@@ -134,7 +134,7 @@ async def test_labels_are_set_and_set_back_unless_others_changed_them(github: Gi
     assert github.labels("acme/app", 7) == ["bug"]
 
 
-async def test_labels_are_removed_also_those_that_are_gone(github: GitHubDouble) -> None:
+async def test_removing_labels_ignores_missing_ones(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     way = await backend.done_with_way_back("label.remove", ISSUE, {"labels": ["gone", "bug"]})
     assert github.labels("acme/app", 7) == []
@@ -144,7 +144,7 @@ async def test_labels_are_removed_also_those_that_are_gone(github: GitHubDouble)
     assert github.labels("acme/app", 7) == ["bug"]
 
 
-async def test_when_some_labels_are_gone_and_the_rest_is_refused_the_end_is_unknown(
+async def test_a_partial_removal_of_labels_is_unknown(
     github: GitHubDouble,
 ) -> None:
     github.issue("acme/app", 7, labels=("a", "b"))
@@ -157,7 +157,7 @@ async def test_when_some_labels_are_gone_and_the_rest_is_refused_the_end_is_unkn
     assert (await backend.fault("label.remove", ISSUE, {"labels": ["b"]})).outcome == "not_done"
 
 
-async def test_what_is_not_there_is_removed_unless_we_cannot_see_it(github: GitHubDouble) -> None:
+async def test_removing_a_missing_label_succeeds_unless_the_issue_is_invisible(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     assert await backend.do("comment.delete", {"repo": "acme/app", "comment": 5}, {}) == {}
     for operation, target, fields in (
@@ -168,7 +168,7 @@ async def test_what_is_not_there_is_removed_unless_we_cannot_see_it(github: GitH
         assert (fault.outcome, fault.code) == ("not_done", "CONNECTOR_REJECTED")
 
 
-async def test_a_label_with_slashes_is_a_label(github: GitHubDouble) -> None:
+async def test_a_label_may_contain_slashes(github: GitHubDouble) -> None:
     github.issue("acme/app", 7, labels=("area/x?y#z ü",))
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     await backend.do("label.remove", ISSUE, {"labels": ["area/x?y#z ü"]})
@@ -178,7 +178,7 @@ async def test_a_label_with_slashes_is_a_label(github: GitHubDouble) -> None:
 
 
 @pytest.mark.clause("GOV-22")
-async def test_a_comment_is_found_again_by_its_hidden_mark(github: GitHubDouble) -> None:
+async def test_a_comment_is_found_by_its_hidden_mark(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     fields = {"body": "Looks like a duplicate."}
     assert await backend.found("comment.create", ISSUE, fields) is None
@@ -207,7 +207,7 @@ async def test_a_comment_far_down_a_long_issue_is_found(github: GitHubDouble) ->
     assert await backend.found("comment.create", ISSUE, {"body": "x"}, key="k119") is not None
 
 
-async def test_nobody_writes_a_mark_of_ours_through_us(github: GitHubDouble) -> None:
+async def test_a_mark_inside_a_text_is_removed(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     fault = await backend.fault("comment.create", ISSUE, {"body": "<!-- tenure:0 -->"})
     assert (fault.outcome, fault.code) == ("not_done", "INVALID_INPUT")
@@ -215,7 +215,7 @@ async def test_nobody_writes_a_mark_of_ours_through_us(github: GitHubDouble) -> 
 
 
 @pytest.mark.clause("GOV-22")
-async def test_people_are_assigned_and_unassigned_again(github: GitHubDouble) -> None:
+async def test_an_undo_unassigns_the_people_that_were_assigned(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     way = await backend.done_with_way_back("assignee.add", ISSUE, {"assignees": ["Ada", "bob"]})
     assert way is not None
@@ -226,7 +226,7 @@ async def test_people_are_assigned_and_unassigned_again(github: GitHubDouble) ->
     assert await backend.take_back(back)
 
 
-async def test_a_status_goes_back_to_what_it_was(github: GitHubDouble) -> None:
+async def test_an_undo_restores_the_commit_status(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     commit = {"repo": "acme/app", "sha": SHA}
     first = {"state": "pending", "context": "tenure", "description": "asked"}
@@ -237,7 +237,7 @@ async def test_a_status_goes_back_to_what_it_was(github: GitHubDouble) -> None:
     assert not await backend.take_back(way)
 
 
-async def test_a_check_run_is_found_again_by_its_external_id(github: GitHubDouble) -> None:
+async def test_a_check_run_is_found_by_its_external_id(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     commit = {"repo": "acme/app", "sha": SHA}
     fields = {"name": "policy", "status": "in_progress"}
@@ -251,7 +251,7 @@ async def test_a_check_run_is_found_again_by_its_external_id(github: GitHubDoubl
 
 
 @pytest.mark.clause("GOV-18")
-async def test_githubs_limits_say_that_nothing_was_done(github: GitHubDouble) -> None:
+async def test_a_github_rate_limit_is_a_known_failure(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     fields = {"labels": ["x"]}
     github.limit(second=True, seconds=17)
@@ -271,7 +271,7 @@ async def test_githubs_limits_say_that_nothing_was_done(github: GitHubDouble) ->
     assert github.labels("acme/app", 7) == ["bug"]
 
 
-async def test_a_tenant_without_a_token_is_nobody(github: GitHubDouble) -> None:
+async def test_a_tenant_without_a_token_is_refused(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     order = ConnectorCall(
         tenant="globex",
@@ -291,7 +291,7 @@ async def test_a_tenant_without_a_token_is_nobody(github: GitHubDouble) -> None:
 
 
 @pytest.mark.clause("GOV-22")
-async def test_a_message_is_posted_found_again_and_deleted(slack: SlackDouble) -> None:
+async def test_a_message_is_posted_found_and_deleted(slack: SlackDouble) -> None:
     backend = ConnectorDriver(SlackConnector(link=link(slack)))
     where, fields = {"channel": "C0123"}, {"text": "disk <full> & hot"}
     slack.trouble(drop="after")
@@ -322,7 +322,7 @@ async def test_a_message_in_a_thread_is_found_among_many(slack: SlackDouble) -> 
     )
 
 
-async def test_a_message_is_changed_and_changed_back(slack: SlackDouble) -> None:
+async def test_an_undo_restores_a_changed_message(slack: SlackDouble) -> None:
     backend = ConnectorDriver(SlackConnector(link=link(slack)))
     ts = slack.say("C0123", "before")
     where = {"channel": "C0123", "ts": ts}
@@ -341,7 +341,7 @@ async def test_a_message_is_changed_and_changed_back(slack: SlackDouble) -> None
         ("internal_error", "unknown", False),
     ],
 )
-async def test_what_slack_says_in_an_answer_of_200(
+async def test_slack_errors_in_a_200_response_are_recognised(
     slack: SlackDouble, said: str, outcome: str, retryable: bool
 ) -> None:
     backend = ConnectorDriver(SlackConnector(link=link(slack)))
@@ -354,7 +354,7 @@ async def test_what_slack_says_in_an_answer_of_200(
 
 
 @pytest.mark.clause("GOV-22")
-async def test_an_incident_is_assigned_and_given_back(now: ServiceNowDouble) -> None:
+async def test_an_undo_restores_the_assignment_of_an_incident(now: ServiceNowDouble) -> None:
     backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001", assignment_group="network", assigned_to="")
     where = {"sys_id": sys_id}
@@ -371,7 +371,7 @@ async def test_an_incident_is_assigned_and_given_back(now: ServiceNowDouble) -> 
     assert now.incidents[sys_id]["assigned_to"] == ""
 
 
-async def test_an_update_sets_fields_and_nothing_of_a_journal(now: ServiceNowDouble) -> None:
+async def test_an_update_sets_fields_but_no_journal_entries(now: ServiceNowDouble) -> None:
     backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001", urgency="3", u_risk="low")
     where = {"sys_id": sys_id}
@@ -387,7 +387,7 @@ async def test_an_update_sets_fields_and_nothing_of_a_journal(now: ServiceNowDou
 
 
 @pytest.mark.clause("GOV-22")
-async def test_a_work_note_has_a_correlation_id_and_is_taken_back_by_another(now: ServiceNowDouble) -> None:
+async def test_a_work_note_has_a_correlation_id_and_is_undone_by_another_note(now: ServiceNowDouble) -> None:
     backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001")
     where, fields = {"sys_id": sys_id}, {"text": "Looks like the switch."}
@@ -400,7 +400,7 @@ async def test_a_work_note_has_a_correlation_id_and_is_taken_back_by_another(now
     assert "is retracted" in now.notes(sys_id)[1]
 
 
-async def test_who_is_who_there_may_be_a_user_and_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_servicenow_accepts_a_user_and_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVICE_TOKEN", "robot:pass word")
     with ServiceNowDouble(user="robot", token="pass word") as double:
         backend = ConnectorDriver(ServiceNowConnector(link=link(double), auth="basic"))
@@ -414,7 +414,7 @@ async def test_who_is_who_there_may_be_a_user_and_a_password(monkeypatch: pytest
 # ------------------------------------------------------------------------------------- what people see
 
 
-def test_what_people_are_shown_comes_from_the_fields() -> None:
+def test_approvers_are_shown_the_fields() -> None:
     sly = "ok\u202e\u2066 evil\x00\x1b[31m\u200b"
     for connector, operation, target, fields in (
         (GitHubConnector(), "comment.create", ISSUE, {"body": f"{sly}\nApproved by: everyone"}),

@@ -56,7 +56,7 @@ dear = Workflow(_dear, name="dear", budget="1 USD")
 free = Workflow(_dear, name="free")
 
 
-async def test_a_run_over_its_budget_ends_in_that_commit_and_begins_no_further_step(url: str | None) -> None:
+async def test_a_run_over_its_budget_ends_in_the_same_commit_and_starts_no_step(url: str | None) -> None:
     async with Lab(dear, url=url) as lab:
         run = await lab.start(dear, ["0.40", "0.60"])
         assert await run.result() == 2, "all of a budget may be spent"
@@ -75,7 +75,7 @@ async def test_a_run_over_its_budget_ends_in_that_commit_and_begins_no_further_s
         assert (last.kind, last.context["reason"]) == ("checkpoint", "BUDGET_EXCEEDED")
 
 
-async def test_the_last_step_of_a_run_counts_too(url: str | None) -> None:
+async def test_costs_of_the_last_step_count(url: str | None) -> None:
     async with Lab(dear, url=url) as lab:
         run = await lab.start(dear, ["1.50"])
         with pytest.raises(TenureError) as refused:
@@ -83,7 +83,7 @@ async def test_the_last_step_of_a_run_counts_too(url: str | None) -> None:
         assert refused.value.code == "BUDGET_EXCEEDED"
 
 
-async def test_after_the_budget_nothing_is_done_to_the_world(url: str | None) -> None:
+async def test_a_run_over_its_budget_cannot_act(url: str | None) -> None:
     async def spends(money: str) -> Any:
         await ask(money)
         return (await posted(1))["status"]
@@ -99,7 +99,7 @@ async def test_after_the_budget_nothing_is_done_to_the_world(url: str | None) ->
             assert len(service.effects) == 1
 
 
-async def test_failed_tries_count_and_a_replay_counts_nothing_again(url: str | None) -> None:
+async def test_costs_of_failed_tries_count_and_a_replay_adds_nothing(url: str | None) -> None:
     tries = 0
 
     async def flaky() -> str:
@@ -127,7 +127,7 @@ async def test_failed_tries_count_and_a_replay_counts_nothing_again(url: str | N
         assert [(line.calls, line.micros) for line in costs.lines] == [(4, 350_000)]
 
 
-async def test_what_a_resumed_run_takes_over_was_spent_by_the_run_before(url: str | None) -> None:
+async def test_a_resumed_run_does_not_count_the_costs_of_reused_steps(url: str | None) -> None:
     fails = True
 
     async def then() -> None:
@@ -152,7 +152,7 @@ async def test_what_a_resumed_run_takes_over_was_spent_by_the_run_before(url: st
         assert (await lab.engine.costs.get(again.id)).lines == ()
 
 
-async def test_a_step_in_a_process_of_its_own_tells_of_costs() -> None:
+async def test_an_isolated_step_reports_costs() -> None:
     async def whole() -> None:
         await apart("0.10", False)
         await apart("0.20", True)
@@ -165,7 +165,7 @@ async def test_a_step_in_a_process_of_its_own_tells_of_costs() -> None:
         assert (await lab.engine.costs.get(run.id)).spent == 300_000
 
 
-async def test_what_a_canceled_step_has_spent_is_counted(url: str | None) -> None:
+async def test_costs_of_a_canceled_step_count(url: str | None) -> None:
     begun = asyncio.Event()
 
     async def long() -> None:
@@ -188,7 +188,7 @@ async def test_what_a_canceled_step_has_spent_is_counted(url: str | None) -> Non
         assert (await lab.engine.costs.get(run.id)).spent == 300_000
 
 
-async def test_another_currency_is_kept_and_counts_against_no_budget() -> None:
+async def test_costs_in_another_currency_do_not_count_against_the_budget() -> None:
     async def whole() -> None:
         await ask("5", "large", "EUR")
         await ask("0.50")
@@ -283,7 +283,7 @@ rules:
 """
 
 
-async def test_a_policy_looks_at_what_a_run_has_spent(url: str | None) -> None:
+async def test_a_policy_can_use_the_spend_of_a_run(url: str | None) -> None:
     async def spends(money: str) -> Any:
         await ask(money)
         return (await posted(1))["status"]
@@ -299,7 +299,7 @@ async def test_a_policy_looks_at_what_a_run_has_spent(url: str | None) -> None:
             assert len(service.effects) == 1
 
 
-async def test_costs_are_added_up_by_workflow_provider_model_and_day(url: str | None) -> None:
+async def test_costs_are_summed_by_workflow_provider_model_and_day(url: str | None) -> None:
     async def mixed() -> None:
         await ask("0.20", "small")
         await ask("0.01", "large", "EUR")
@@ -331,7 +331,7 @@ async def test_costs_are_added_up_by_workflow_provider_model_and_day(url: str | 
             await lab.engine.costs.report(by="moon")  # type: ignore[arg-type]  # that is the point
 
 
-async def test_sums_that_do_not_fit_are_the_largest_number_and_harm_nobody_else(
+async def test_sums_that_overflow_are_capped(
     ledger_place: LedgerPlace,
 ) -> None:
     """What runners tell is bounded for a run; that of many runs may be more than a database can add."""
@@ -352,7 +352,7 @@ async def test_sums_that_do_not_fit_are_the_largest_number_and_harm_nobody_else(
         ]
 
 
-async def test_days_that_are_none_are_refused_or_the_first() -> None:
+async def test_invalid_days_are_refused() -> None:
     async with Lab(free) as lab:
         long_ago = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
         for at in ({"since": long_ago}, {"until": long_ago}):

@@ -41,7 +41,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.mark.clause("GOV-21")
-async def test_a_run_that_has_ended_is_sealed_once_with_its_bundle_on_record(url: str | None) -> None:
+async def test_an_ended_run_is_sealed_once_and_its_bundle_is_recorded(url: str | None) -> None:
     """I52: one bundle per run, sha256 as recorded; the doctor looks at it when the lab ends."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
@@ -59,7 +59,7 @@ async def test_a_run_that_has_ended_is_sealed_once_with_its_bundle_on_record(url
         assert report.outcome == "succeeded"
 
 
-async def test_the_same_events_are_the_same_bytes(url: str | None) -> None:
+async def test_equal_events_give_equal_bytes(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
@@ -73,7 +73,7 @@ async def test_the_same_events_are_the_same_bytes(url: str | None) -> None:
         assert (await given(lab, row)).zip == first.zip
 
 
-async def test_a_bundle_says_what_happened(url: str | None) -> None:
+async def test_a_bundle_describes_the_run(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
@@ -105,7 +105,7 @@ async def test_a_bundle_says_what_happened(url: str | None) -> None:
     ]
 
 
-async def test_nothing_that_users_said_is_in_a_bundle(url: str | None) -> None:
+async def test_a_bundle_contains_no_user_data(url: str | None) -> None:
     """Metadata only: input, output, arguments, results, questions, reasons and labels are digests, or not there at all."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
@@ -118,7 +118,7 @@ async def test_nothing_that_users_said_is_in_a_bundle(url: str | None) -> None:
 
 
 @pytest.mark.clause("GOV-21")
-async def test_what_comes_later_is_a_numbered_supplement_that_goes_on_with_the_chain(url: str | None) -> None:
+async def test_later_events_are_in_a_numbered_supplement(url: str | None) -> None:
     """I51, decision 30: the bundle is of the terminal event, later events are sealed by later parts."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
@@ -144,7 +144,7 @@ def _events(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in unpack_zip(body)["events.jsonl"].splitlines()]
 
 
-async def test_a_run_that_moved_on_is_not_sealed_by_old_evidence(url: str | None) -> None:
+async def test_outdated_evidence_does_not_seal_a_run(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
@@ -157,7 +157,7 @@ async def test_a_run_that_moved_on_is_not_sealed_by_old_evidence(url: str | None
         assert [row.no for row in await sealed(lab, run)] == [0, 1]
 
 
-async def test_of_many_who_seal_at_once_one_does(url: str | None) -> None:
+async def test_one_of_many_concurrent_sealers_seals(url: str | None) -> None:
     """I52."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
@@ -182,7 +182,7 @@ async def test_evidence_outlives_its_run(url: str | None) -> None:
         assert sha256(exported.zip).hexdigest() == part.sha256
 
 
-async def test_the_sealer_seals_what_has_ended_and_is_quiet(url: str | None) -> None:
+async def test_the_sealer_seals_ended_runs(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         runs = [await lab.start(short, PLANTED) for _ in range(3)]
         waiting = await lab.start(story, PLANTED)
@@ -204,7 +204,7 @@ async def test_the_sealer_seals_what_has_ended_and_is_quiet(url: str | None) -> 
         assert [one.part for one in await lab.engine.evidence.list(runs[0].id)] == [0, 1]
 
 
-async def test_an_engine_that_is_told_to_seals_by_itself(tmp_path: Path) -> None:
+async def test_an_engine_with_evidence_seals_automatically(tmp_path: Path) -> None:
     place = f"sqlite:{tmp_path / 'runs.db'}"
     async with Engine(place, evidence=True) as engine, engine.worker(short):
         run = await engine.start(short, PLANTED)
@@ -218,7 +218,7 @@ async def test_an_engine_that_is_told_to_seals_by_itself(tmp_path: Path) -> None
         assert not engine.runtime.seals
 
 
-async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) -> None:
+async def test_a_tampered_history_is_not_sealed(url: str | None) -> None:
     """I51: no evidence is made of rows that do not recompute, and the run is not deleted either."""
     async with Lab(*app, url=url, check=False) as lab:
         run = await ended(lab)
@@ -231,7 +231,7 @@ async def test_a_history_that_was_written_into_is_not_sealed(url: str | None) ->
         assert "event 3" in refused.value.message
 
 
-async def test_a_run_that_cannot_be_sealed_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_run_that_cannot_be_sealed_blocks_no_other(tmp_path: Path) -> None:
     """I51: a history that somebody has written into is left as it is; the next one is sealed."""
     place = tmp_path / "runs.db"
     async with Lab(*app, url=f"sqlite:{place}", check=False) as lab:
@@ -282,7 +282,7 @@ def _back(key: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [_gone, _readable, _exchanged, _no_key])
-async def test_without_its_key_nothing_is_sealed_and_when_it_is_back_everything(
+async def test_sealing_stops_without_the_key_and_continues_when_it_is_back(
     url: str | None,
     tmp_path: Path,
     lost: Callable[[Path], None],
@@ -316,7 +316,7 @@ async def test_without_its_key_nothing_is_sealed_and_when_it_is_back_everything(
         assert "signing_key_back" in "".join(capsys.readouterr())
 
 
-async def test_a_key_that_is_revoked_meanwhile_seals_nothing_more(url: str | None, tmp_path: Path) -> None:
+async def test_a_revoked_key_seals_nothing(url: str | None, tmp_path: Path) -> None:
     signer = make_key(tmp_path / "seal.key")
     async with Lab(*app, url=url) as lab:
         how = sealing(lab, signer)
@@ -337,7 +337,7 @@ async def test_a_key_that_is_revoked_meanwhile_seals_nothing_more(url: str | Non
         assert await lab.engine.evidence.list(run.id) == []
 
 
-async def test_a_lost_key_is_tried_again_after_a_while_and_not_every_second(tmp_path: Path) -> None:
+async def test_a_lost_key_is_retried_after_a_pause(tmp_path: Path) -> None:
     key = tmp_path / "seal.key"
     signer = make_key(key)
     async with Lab(*app) as lab:
@@ -351,7 +351,7 @@ async def test_a_lost_key_is_tried_again_after_a_while_and_not_every_second(tmp_
         assert sealer.failed == 1
 
 
-async def test_evidence_without_a_place_is_refused_at_once(
+async def test_evidence_without_storage_is_refused_immediately(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TENURE_ARTIFACTS", raising=False)
@@ -390,7 +390,7 @@ async def test_the_doctor_compares_evidence_with_what_was_sealed(url: str | None
         file.write_bytes(whole)
 
 
-async def test_another_tenants_evidence_is_none(url: str | None) -> None:
+async def test_another_tenants_evidence_looks_missing(url: str | None) -> None:
     """I50."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
@@ -401,7 +401,7 @@ async def test_another_tenants_evidence_is_none(url: str | None) -> None:
                 await call(run.id)
 
 
-async def test_a_run_that_goes_on_has_no_evidence_yet(url: str | None) -> None:
+async def test_an_open_run_has_no_evidence(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await lab.start(story, PLANTED)
         await run.reaches("waiting_approval")
@@ -410,7 +410,7 @@ async def test_a_run_that_goes_on_has_no_evidence_yet(url: str | None) -> None:
                 await call(run.id)
 
 
-async def test_what_is_taken_out_is_in_the_admin_chain(url: str | None) -> None:
+async def test_an_export_is_recorded_in_the_admin_chain(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         built = await lab.engine.evidence.export(run.id, actor="ada")
@@ -426,7 +426,7 @@ async def test_what_is_taken_out_is_in_the_admin_chain(url: str | None) -> None:
         assert json.loads(lines[1].body)["run"] == run.id
 
 
-async def test_a_bundle_that_is_lost_or_changed_among_the_artifacts_is_told(url: str | None) -> None:
+async def test_a_lost_or_changed_bundle_is_reported(url: str | None) -> None:
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         (row,) = await sealed(lab, run)

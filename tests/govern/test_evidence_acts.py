@@ -45,7 +45,7 @@ async def parts_of(lab: Lab, run: LabRun[Any]) -> list[Said]:
 
 
 @pytest.mark.clause("GOV-21")
-async def test_a_bundle_has_decisions_approvals_and_receipts_of_one_digest(url: str | None) -> None:
+async def test_decisions_approvals_and_receipts_of_a_bundle_share_a_digest(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, order, url=url, policy=ASK) as lab:
             run = await lab.start(order, 7)
@@ -107,9 +107,7 @@ async def test_a_denial_is_in_the_bundle_of_the_run_that_it_ended(url: str | Non
     assert (said["manifest.json"]["outcome"], said["run.json"]["reason"]) == ("failed", "POLICY_DENIED")
 
 
-async def test_an_undo_makes_a_supplement_that_says_what_was_taken_back(
-    github: GitHubDouble, url: str | None
-) -> None:
+async def test_an_undo_adds_a_supplement(github: GitHubDouble, url: str | None) -> None:
     async with github_lab(github, url, triage) as lab:
         run = await lab.start(triage)
         await run.result()

@@ -59,7 +59,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Place(tmp_path, in_folder(tmp_path, monkeypatch, capsys))
 
 
-def test_from_a_sealed_run_to_a_verified_file(place: Place) -> None:
+def test_a_sealed_run_is_exported_and_verified(place: Place) -> None:
     tenure, run = place.tenure, place.run
     listed = tenure("evidence", "list", run, "--json").json()["evidence"]
     assert [(one["part"], one["key_id"]) for one in listed] == [(0, place.signer.id)]
@@ -75,7 +75,7 @@ def test_from_a_sealed_run_to_a_verified_file(place: Place) -> None:
     assert any("of the ledger" in line for line in report["checked"])
 
 
-def test_without_a_key_it_ends_with_three_and_without_a_checkpoint_it_says_so(place: Place) -> None:
+def test_verify_without_a_key_exits_with_3(place: Place) -> None:
     place.tenure("evidence", "export", place.run)
     name = f"{place.run}.evidence.zip"
     done = place.tenure("verify", name)
@@ -86,7 +86,7 @@ def test_without_a_key_it_ends_with_three_and_without_a_checkpoint_it_says_so(pl
     assert place.tenure("verify", name, "--key", "seal.pub").code == 0
 
 
-def test_what_is_wrong_is_named_and_ends_with_one(place: Place) -> None:
+def test_verify_names_defects_and_exits_with_1(place: Place) -> None:
     place.tenure("evidence", "export", place.run)
     file = place.folder / f"{place.run}.evidence.zip"
     file.write_bytes(file.read_bytes()[:-30])
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named_and_ends_with_one(place: Place) -> None:
     assert wrong(place.tenure("verify", file.name, "--json")) == "BUNDLE_UNREADABLE"
 
 
-def test_another_runs_proof_is_no_proof(place: Place) -> None:
+def test_the_proof_of_another_run_is_refused(place: Place) -> None:
     """A bundle that is not in the ledger: dropped there, or never sealed."""
     tenure = place.tenure
     tenure("ledger", "export", "--to", "kept.checkpoint")
@@ -112,7 +112,7 @@ def test_another_runs_proof_is_no_proof(place: Place) -> None:
     assert wrong(done) == "NOT_IN_LEDGER"
 
 
-def test_a_checkpoint_that_somebody_else_signed_is_not_believed(place: Place) -> None:
+def test_a_checkpoint_signed_by_an_unknown_key_is_not_trusted(place: Place) -> None:
     tenure = place.tenure
     tenure("evidence", "export", place.run)
     tenure("ledger", "export", "--to", "kept.checkpoint")
@@ -126,7 +126,7 @@ def test_a_checkpoint_that_somebody_else_signed_is_not_believed(place: Place) ->
     assert wrong(done) == "CHECKPOINT_INVALID"
 
 
-def test_what_was_not_sealed_is_built_on_the_spot_and_leaves_a_line_in_the_admin_chain(place: Place) -> None:
+def test_evidence_of_an_unsealed_run_is_built_on_export_and_audited(place: Place) -> None:
     done = place.tenure("evidence", "export", place.other, "--by", "ada")
     assert done.code == 0
     assert place.tenure("evidence", "list", place.other, "--json").json()["evidence"] == []
@@ -136,12 +136,12 @@ def test_what_was_not_sealed_is_built_on_the_spot_and_leaves_a_line_in_the_admin
     assert wrong(done) == "UNSIGNED"
 
 
-def test_files_that_are_not_there_are_told(place: Place) -> None:
+def test_missing_files_are_reported(place: Place) -> None:
     assert place.tenure("verify", "nothing.zip").code == 1
     assert place.tenure("evidence", "export", "run_2026-01-01_000000_aaaaaa").code == 1
 
 
-def test_the_doctor_finds_a_bundle_that_was_changed(place: Place) -> None:
+def test_the_doctor_finds_a_changed_bundle(place: Place) -> None:
     """I52."""
     assert place.tenure("doctor").code == 0
     (file,) = (place.folder / "tenure.db.artifacts" / "evidence").rglob("*.zip")

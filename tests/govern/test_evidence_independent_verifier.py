@@ -44,14 +44,14 @@ def check(sealed: Sealed, tmp_path: Path) -> Check:
 
 
 @pytest.mark.clause("GOV-21")
-def test_the_pages_verifier_believes_what_was_sealed(sealed: Sealed, check: Check) -> None:
+def test_the_verifier_on_the_page_accepts_sealed_evidence(sealed: Sealed, check: Check) -> None:
     for part in (sealed.bundle, sealed.supplement):
         done = check(part)
         assert done.returncode == 0, done.stderr
         assert sealed.signer.id[:12] in done.stdout
 
 
-def test_the_pages_verifier_notices_what_ours_notices(sealed: Sealed, check: Check) -> None:
+def test_the_verifier_on_the_page_finds_the_same_defects(sealed: Sealed, check: Check) -> None:
     forged = sealed.with_events(lambda lines: lines[3].update(actor="mallory"))
     wrong = (
         EvidenceFiles(name=sealed.bundle.name, zip=forged, envelope=sealed.bundle.envelope),

@@ -46,7 +46,7 @@ async def test_a_bundle_is_sealed_in_a_bucket_and_verified_from_there(place: str
         assert await reader.kept(path) == beside.zip, "retention does not reach it"
 
 
-async def test_what_lies_in_the_bucket_is_not_replaced_and_what_is_lost_is_told(place: str) -> None:
+async def test_objects_in_the_bucket_are_not_replaced_and_losses_are_reported(place: str) -> None:
     kept = ArtifactStore(place)
     assert await kept.keep("run/0.zip", b"first")
     assert not await kept.keep("run/0.zip", b"second")

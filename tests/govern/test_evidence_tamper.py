@@ -40,20 +40,20 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
     return Sealed(tmp_path_factory.mktemp("sealed"))
 
 
-def test_nothing_is_wrong_with_what_nobody_touched(sealed: Sealed) -> None:
+def test_an_untouched_bundle_has_no_defect(sealed: Sealed) -> None:
     reports = verify_parts([sealed.bundle, sealed.supplement, sealed.foreign], sealed.trust)
     assert [report.wrong for report in reports] == [None, None, None]
     assert reports[0].key == sealed.signer.id
     assert exit_code(reports, sealed.trust) == 0
 
 
-def test_without_a_key_it_is_integrity_only_and_says_so(sealed: Sealed) -> None:
+def test_without_a_key_only_integrity_is_verified(sealed: Sealed) -> None:
     reports = verify_parts([sealed.bundle])
     assert exit_code(reports, None) == 3
     assert any("who sealed it" in line for line in reports[0].not_checked)
 
 
-def test_without_a_checkpoint_it_says_what_was_not_checked(sealed: Sealed) -> None:
+def test_without_a_checkpoint_the_report_lists_unchecked_parts(sealed: Sealed) -> None:
     (report,) = verify_parts([sealed.bundle], sealed.trust)
     payloads, line = report.not_checked
     assert "digests, not the bytes" in payloads
@@ -116,7 +116,7 @@ def _unreadable(lines: Lines) -> None:
         (_unreadable, "EVENT_INVALID", "line 4"),
     ],
 )
-def test_an_event_that_was_tampered_with_is_named(
+def test_a_tampered_event_is_named(
     sealed: Sealed, change: Callable[[Lines], None], code: str, place: str
 ) -> None:
     wrong = sealed.check(sealed.with_events(change)).wrong
@@ -137,7 +137,7 @@ def _rechained(sealed: Sealed, change: Callable[[list[EventRow]], None]) -> byte
     return assemble_part(ids.run_int(manifest.run), manifest.tenant, 0, b"", events).zip
 
 
-def test_a_history_that_was_written_anew_is_not_what_was_signed(sealed: Sealed) -> None:
+def test_a_rewritten_history_does_not_match_the_signature(sealed: Sealed) -> None:
     def forge(events: list[EventRow]) -> None:
         events[1].actor = "mallory"
 
@@ -223,7 +223,7 @@ def _nest(files: Files) -> None:
         (_nest, "MANIFEST_INVALID", "manifest.json"),
     ],
 )
-def test_a_file_that_was_tampered_with_is_named(
+def test_a_tampered_file_is_named(
     sealed: Sealed, change: Callable[[Files], None], code: str, place: str
 ) -> None:
     wrong = sealed.check(sealed.with_files(change)).wrong
@@ -270,7 +270,7 @@ def _twice(sealed: Sealed) -> bytes:
         (_twice, "BUNDLE_IRREGULAR"),
     ],
 )
-def test_a_zip_that_is_damaged_or_hostile_is_refused(
+def test_a_damaged_or_hostile_zip_is_refused(
     sealed: Sealed, make: Callable[[Sealed], bytes], code: str
 ) -> None:
     wrong = sealed.check(make(sealed)).wrong
@@ -278,7 +278,7 @@ def test_a_zip_that_is_damaged_or_hostile_is_refused(
     assert wrong.code == code
 
 
-def test_no_byte_of_a_zip_can_be_changed_unnoticed(sealed: Sealed) -> None:
+def test_every_changed_byte_of_a_zip_is_detected(sealed: Sealed) -> None:
     """Wherever it is, and whatever it was: even without a key."""
     dice = random.Random(4)
     for _ in range(300):
@@ -292,26 +292,26 @@ def test_no_byte_of_a_zip_can_be_changed_unnoticed(sealed: Sealed) -> None:
 # -------------------------------------------------------------------------------- statement and signature
 
 
-def test_another_bundles_statement_is_noticed(sealed: Sealed) -> None:
+def test_the_statement_of_another_bundle_is_detected(sealed: Sealed) -> None:
     for envelope in (sealed.foreign.envelope, sealed.supplement.envelope):
         wrong = sealed.check(envelope=envelope).wrong
         assert wrong is not None
         assert wrong.code == "STATEMENT_OF_ANOTHER"
 
 
-def test_a_bundle_in_the_place_of_another_is_noticed(sealed: Sealed) -> None:
+def test_a_bundle_in_place_of_another_is_detected(sealed: Sealed) -> None:
     wrong = sealed.check(sealed.foreign.zip).wrong
     assert wrong is not None
     assert wrong.code == "STATEMENT_OF_ANOTHER"
 
 
-def test_a_statement_that_somebody_else_signed_is_not_believed(sealed: Sealed) -> None:
+def test_a_statement_signed_by_an_unknown_key_is_not_trusted(sealed: Sealed) -> None:
     wrong = sealed.check(envelope=sealed.signed_by(sealed.other)).wrong
     assert wrong is not None
     assert wrong.code == "KEY_UNTRUSTED"
 
 
-def test_a_signature_under_a_trusted_keys_name_must_be_that_keys(sealed: Sealed) -> None:
+def test_a_signature_with_a_trusted_key_id_must_verify_with_that_key(sealed: Sealed) -> None:
     forged = json.loads(sealed.signed_by(sealed.other))
     forged["signatures"][0]["keyid"] = sealed.signer.id
     written = json.dumps(forged, separators=(",", ":")).encode() + b"\n"
@@ -320,7 +320,7 @@ def test_a_signature_under_a_trusted_keys_name_must_be_that_keys(sealed: Sealed)
     assert wrong.code == "SIGNATURE_WRONG"
 
 
-def test_a_statement_that_was_changed_is_not_what_was_signed(sealed: Sealed) -> None:
+def test_a_changed_statement_does_not_match_its_signature(sealed: Sealed) -> None:
     def later(envelope: dict[str, Any]) -> None:
         said = json.loads(base64.b64decode(envelope["payload"]))
         said["predicate"]["sealed_at"] += 1
@@ -331,7 +331,7 @@ def test_a_statement_that_was_changed_is_not_what_was_signed(sealed: Sealed) -> 
     assert wrong.code == "SIGNATURE_WRONG"
 
 
-def test_a_key_that_was_revoked_is_believed_for_what_it_sealed_before(sealed: Sealed) -> None:
+def test_a_revoked_key_is_trusted_for_earlier_seals(sealed: Sealed) -> None:
     assert sealed.bundle.envelope is not None
     at = open_envelope(sealed.bundle.envelope).statement.predicate.sealed_at
     for revoked_from, code in ((at + 1, None), (at, "KEY_REVOKED")):
@@ -341,7 +341,7 @@ def test_a_key_that_was_revoked_is_believed_for_what_it_sealed_before(sealed: Se
         assert (None if wrong is None else wrong.code) == code
 
 
-def test_a_bundle_without_signature_or_statement_says_so_to_those_who_have_a_key(sealed: Sealed) -> None:
+def test_a_missing_signature_or_statement_is_a_defect_if_a_key_is_given(sealed: Sealed) -> None:
     unsigned = sealed.envelope_with(lambda envelope: envelope.update(signatures=[]))
     wrong = sealed.check(envelope=unsigned).wrong
     assert wrong is not None
@@ -360,13 +360,13 @@ def test_a_bundle_without_signature_or_statement_says_so_to_those_who_have_a_key
         b'{"payload":"!","payloadType":"application/vnd.in-toto+json","signatures":[]}',
     ],
 )
-def test_a_statement_that_cannot_be_read_is_no_statement(sealed: Sealed, body: bytes) -> None:
+def test_an_unreadable_statement_is_a_defect(sealed: Sealed, body: bytes) -> None:
     wrong = sealed.check(envelope=body).wrong
     assert wrong is not None
     assert wrong.code == "STATEMENT_INVALID"
 
 
-def test_a_statement_that_leaves_out_a_file_is_not_about_this_bundle(sealed: Sealed) -> None:
+def test_a_statement_must_list_every_file_of_its_bundle(sealed: Sealed) -> None:
     assert sealed.bundle.envelope is not None
     said = json.loads(base64.b64decode(json.loads(sealed.bundle.envelope)["payload"]))
     said["subject"] = said["subject"][:-1]
@@ -384,7 +384,7 @@ def test_the_statement_lists_the_zip_and_every_file(sealed: Sealed) -> None:
     assert pack_zip(sealed.files) == sealed.bundle.zip
 
 
-def test_files_that_lie_over_each_other_are_not_read() -> None:
+def test_overlapping_files_in_a_zip_are_refused() -> None:
     """Else a zip of some megabytes would fill the memory of whoever checks it."""
     content = b"x" * 100_000
     one = pack_zip({"a.json": content})

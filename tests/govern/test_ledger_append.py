@@ -27,7 +27,7 @@ async def assert_whole(store: Store, tenant: str) -> None:
     assert not any(ledger_leaves.leaf_problem(leaf) for leaf in kept)
 
 
-async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(
+async def test_leaves_are_appended_in_order_with_the_subtrees_they_complete(
     ledger_place: LedgerPlace,
 ) -> None:
     async with ledger_place.opened() as store:
@@ -42,7 +42,7 @@ async def test_leaves_are_appended_in_order_with_the_subtrees_they_make_whole(
         assert sizes == {"acme": (19, 0), "beta": (2, 0)}
 
 
-async def test_what_is_there_already_is_not_appended_again(ledger_place: LedgerPlace) -> None:
+async def test_an_existing_leaf_is_not_appended_again(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store:
         once = await append(store, "acme", created(3))
         sealed = ledger_leaves.seal_leaf("acme", RUN, 0, b"h" * 32, 9, "succeeded")
@@ -62,7 +62,7 @@ async def test_what_is_there_already_is_not_appended_again(ledger_place: LedgerP
         await assert_whole(store, "acme")
 
 
-async def test_a_transaction_that_is_refused_leaves_no_leaf(ledger_place: LedgerPlace) -> None:
+async def test_a_refused_transaction_adds_no_leaf(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store:
 
         def work() -> Transaction[None]:
@@ -74,7 +74,7 @@ async def test_a_transaction_that_is_refused_leaves_no_leaf(ledger_place: Ledger
         assert await all_leaves(store, "acme") == []
 
 
-async def test_a_ledger_with_a_hole_takes_no_more_leaves(ledger_place: LedgerPlace) -> None:
+async def test_a_ledger_with_a_gap_accepts_no_leaves(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store:
         await append(store, "acme", created(2))
         await ledger_place.by_hand("delete from ledger_node")
@@ -85,7 +85,7 @@ async def test_a_ledger_with_a_hole_takes_no_more_leaves(ledger_place: LedgerPla
         assert told.value.code == "LEDGER_BROKEN"
 
 
-async def test_many_who_append_at_once_make_one_tree(ledger_place: LedgerPlace) -> None:
+async def test_concurrent_appends_build_one_tree(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store, ledger_place.opened() as other:
         await asyncio.gather(
             *(append(each, "acme", created(3, 3 * n)) for n in range(12) for each in (store, other))
@@ -105,7 +105,9 @@ def _append_many(dsn: str, first: int) -> None:
     asyncio.run(work())
 
 
-async def test_two_processes_that_append_at_once_make_one_tree(migrated_dsn: str, tmp_path: Path) -> None:
+async def test_two_processes_that_append_concurrently_build_one_tree(
+    migrated_dsn: str, tmp_path: Path
+) -> None:
     place = LedgerPlace("postgres", tmp_path, migrated_dsn)
     async with place.opened() as store:
         context = multiprocessing.get_context("spawn")

@@ -42,7 +42,7 @@ async def kinds(store: Store, tenant: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------ entering
 
 
-async def test_new_runs_and_admin_lines_are_entered_once_whoever_looks(ledger_place: LedgerPlace) -> None:
+async def test_new_runs_and_admin_entries_are_added_once_by_any_process(ledger_place: LedgerPlace) -> None:
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
         first = [await engine.create("build", PLAN) for _ in range(3)]
         one, two = (keeper_of(engine.store, None) for _ in range(2))
@@ -62,7 +62,7 @@ async def test_new_runs_and_admin_lines_are_entered_once_whoever_looks(ledger_pl
         assert await TenantLedger(engine.store, "acme").newest() is None, "there is no key: nothing is signed"
 
 
-async def test_many_new_runs_are_entered_a_few_at_a_time(
+async def test_many_new_runs_are_added_in_small_batches(
     ledger_place: LedgerPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeper_module, "LEAVES_AT_ONCE", 3)
@@ -83,7 +83,7 @@ async def test_many_new_runs_are_entered_a_few_at_a_time(
         )
 
 
-async def test_a_run_that_is_committed_after_a_younger_one_is_found(ledger_place: LedgerPlace) -> None:
+async def test_a_run_committed_after_a_newer_one_is_found(ledger_place: LedgerPlace) -> None:
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
         slow = engine.orchestrator.new_id("acme")  # made, and not committed yet
         engine.store.shift_clock(us(5.0))
@@ -103,7 +103,7 @@ async def test_a_run_that_is_committed_after_a_younger_one_is_found(ledger_place
 # ------------------------------------------------------------------------------------------------ signing
 
 
-async def test_what_is_new_is_signed_for_every_so_often(ledger_place: LedgerPlace, signer: Signer) -> None:
+async def test_new_leaves_are_signed_periodically(ledger_place: LedgerPlace, signer: Signer) -> None:
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
         keeper, book = keeper_of(engine.store, signer), TenantLedger(engine.store, "acme")
         await engine.create("build", PLAN)
@@ -136,7 +136,7 @@ async def test_what_is_new_is_signed_for_every_so_often(ledger_place: LedgerPlac
         ).flaws == []
 
 
-async def test_a_ledger_that_was_cut_off_is_told_in_the_log_once(
+async def test_a_truncated_ledger_is_logged_once(
     ledger_place: LedgerPlace, signer: Signer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with ledger_place.opened() as store:
@@ -151,7 +151,7 @@ async def test_a_ledger_that_was_cut_off_is_told_in_the_log_once(
         assert (said.out + said.err).count("LEDGER_BROKEN") == 1
 
 
-async def test_a_key_that_is_lost_twice_is_told_twice(
+async def test_a_key_that_is_lost_twice_is_logged_twice(
     ledger_place: LedgerPlace, signer: Signer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key, away = tmp_path / "seal.key", tmp_path / "away.key"
@@ -176,7 +176,7 @@ async def test_a_key_that_is_lost_twice_is_told_twice(
             assert newest.size == await book.size()
 
 
-async def test_an_engine_with_a_key_seals_and_signs_by_itself(tmp_path: Path, signer: Signer) -> None:
+async def test_an_engine_with_a_key_seals_and_signs_automatically(tmp_path: Path, signer: Signer) -> None:
     place = LedgerPlace("sqlite", tmp_path, "")
     async with Engine(place.url, tenant="acme", signing_key=f"file:{tmp_path / 'seal.key'}") as engine:
         run = await engine.create("build", PLAN)
@@ -189,7 +189,7 @@ async def test_an_engine_with_a_key_seals_and_signs_by_itself(tmp_path: Path, si
         assert newest.key_id == signer.id
 
 
-async def test_the_first_key_is_entered_and_one_that_merely_appears_signs_nothing(
+async def test_the_first_key_is_recorded_and_an_unrecorded_key_signs_nothing(
     ledger_place: LedgerPlace, signer: Signer, tmp_path: Path
 ) -> None:
     stranger = make_key(tmp_path / "stranger.key")
@@ -267,7 +267,7 @@ async def test_no_private_key_is_in_the_database(tmp_path: Path, signer: Signer)
 # ------------------------------------------------------------------------------------------------ taking out
 
 
-async def test_a_checkpoint_is_exported_and_that_is_an_admin_line(
+async def test_exporting_a_checkpoint_is_recorded_in_the_admin_chain(
     ledger_place: LedgerPlace, signer: Signer, tmp_path: Path
 ) -> None:
     file = tmp_path / "safe" / "acme.checkpoint"
@@ -289,7 +289,7 @@ async def test_a_checkpoint_is_exported_and_that_is_an_admin_line(
         assert (await export_checkpoint(store, "acme", str(file), "p_ada")).size == 4
 
 
-async def test_an_older_ledger_never_takes_the_place_of_a_newer_one(signer: Signer, tmp_path: Path) -> None:
+async def test_an_older_checkpoint_never_replaces_a_newer_one(signer: Signer, tmp_path: Path) -> None:
     place, file = LedgerPlace("sqlite", tmp_path, ""), tmp_path / "acme.checkpoint"
     async with place.opened() as store:
         await append(store, "acme", created(3))
@@ -320,7 +320,7 @@ async def test_an_older_ledger_never_takes_the_place_of_a_newer_one(signer: Sign
     assert file.read_bytes() == copied.read_bytes() == newest
 
 
-async def test_what_is_no_checkpoint_is_not_overwritten(
+async def test_a_file_that_is_not_a_checkpoint_is_not_overwritten(
     ledger_place: LedgerPlace, signer: Signer, tmp_path: Path
 ) -> None:
     (tmp_path / "notes.txt").write_text("mine")
@@ -333,7 +333,7 @@ async def test_what_is_no_checkpoint_is_not_overwritten(
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-async def test_copies_that_could_not_be_made_are_made_later(signer: Signer, tmp_path: Path) -> None:
+async def test_failed_copies_are_retried_later(signer: Signer, tmp_path: Path) -> None:
     place = LedgerPlace("sqlite", tmp_path, "")
     (tmp_path / "kept").write_text("in the way")
     async with place.opened() as store:
@@ -345,7 +345,7 @@ async def test_copies_that_could_not_be_made_are_made_later(signer: Signer, tmp_
     assert len(list((tmp_path / "kept").glob(f"tenure/*/acme/{NEWEST_NAME}"))) == 1
 
 
-async def test_a_place_that_cannot_be_reached_says_nothing_of_its_address() -> None:
+async def test_an_unreachable_export_target_does_not_reveal_its_address() -> None:
     shelf = CheckpointStorage("nonsense://user:hunter2@bucket/prefix")
     with pytest.raises(TenureError, match="cannot be read") as refused:
         await shelf.read("x")

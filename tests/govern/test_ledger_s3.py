@@ -14,7 +14,7 @@ from tests.govern.ledger_databases import LedgerPlace, append, created
 from tools.s3_server import PrivateS3
 
 
-async def test_checkpoints_are_taken_to_a_bucket_and_stay_there(
+async def test_checkpoints_are_exported_to_a_bucket(
     s3_server: PrivateS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3_server.environment().items():

@@ -88,7 +88,7 @@ def codes(found: LedgerAudit) -> set[str]:
 
 
 @pytest.mark.clause("GOV-21")
-async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlace) -> None:
+async def test_an_untouched_ledger_passes_the_audit(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         open_run = await acme.engine.create("build", [{"name": "compile", "tool": "make"}])
         checkpoint = await acme.kept()
@@ -113,7 +113,7 @@ async def test_an_honest_ledger_has_no_flaw_and_goes_on(ledger_place: LedgerPlac
         assert merkle.is_consistent(checkpoint.size, checkpoint.root, later.size, later.root, proof)
 
 
-async def test_a_seal_is_of_the_last_event_and_what_comes_later_is_sealed_later(
+async def test_a_seal_covers_events_up_to_the_last_one_sealed(
     ledger_place: LedgerPlace,
 ) -> None:
     """Decision 30: a seal has the chain's length and head when the run ended; a later one covers what chains on."""
@@ -141,7 +141,7 @@ async def test_a_seal_is_of_the_last_event_and_what_comes_later_is_sealed_later(
         assert (await acme.check(checkpoint)).flaws == []
 
 
-async def test_a_run_that_retention_deletes_was_sealed_and_its_leaves_stay(ledger_place: LedgerPlace) -> None:
+async def test_retention_deletes_only_sealed_runs_and_keeps_their_leaves(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
         gone = await acme.engine.runs.delete_finished(datetime(2100, 1, 1, tzinfo=UTC))
@@ -151,7 +151,7 @@ async def test_a_run_that_retention_deletes_was_sealed_and_its_leaves_stay(ledge
         assert found.deleted == RUNS
 
 
-async def test_payloads_that_were_replaced_are_found_and_erased_ones_counted(
+async def test_replaced_payloads_are_found_and_erased_ones_counted(
     ledger_place: LedgerPlace,
 ) -> None:
     """The whole root and every history fit: only the salted digests in the histories tell."""
@@ -177,7 +177,7 @@ async def test_payloads_that_were_replaced_are_found_and_erased_ones_counted(
         assert any("--checkpoint" in line for line in report.unchecked)
 
 
-async def test_payloads_among_the_artifacts_are_compared_where_they_can_be_reached(
+async def test_payloads_in_artifacts_are_compared_if_they_are_reachable(
     ledger_place: LedgerPlace,
 ) -> None:
     async with scene(ledger_place, runs=0) as acme:
@@ -218,7 +218,7 @@ async def test_payloads_among_the_artifacts_are_compared_where_they_can_be_reach
         assert codes(await look(artifacts)) == {"PAYLOAD_CHANGED"}
 
 
-async def test_rows_that_were_changed_beside_their_history_are_found(ledger_place: LedgerPlace) -> None:
+async def test_rows_that_differ_from_their_history_are_found(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
         await ledger_place.by_hand("update step set tool = 'other'")
@@ -316,7 +316,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[LedgerPlace, Ledge
 
 
 @pytest.mark.parametrize("way", EDITS)
-async def test_what_is_written_by_hand_is_found_and_named(
+async def test_changes_made_by_hand_are_found_and_named(
     honest: tuple[LedgerPlace, LedgerCheckpoint], tmp_path: Path, way: str
 ) -> None:
     before, checkpoint = honest
@@ -328,7 +328,7 @@ async def test_what_is_written_by_hand_is_found_and_named(
 @pytest.mark.parametrize(
     "way", ["a leaf's body is edited", "the end is cut off", "a run's history is cut off"]
 )
-async def test_the_same_on_both_databases(ledger_place: LedgerPlace, way: str) -> None:
+async def test_both_databases_find_the_same_tampering(ledger_place: LedgerPlace, way: str) -> None:
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
     await assert_found(ledger_place, checkpoint, way)
@@ -343,7 +343,7 @@ async def assert_found(place: LedgerPlace, checkpoint: LedgerCheckpoint, way: st
         assert expected <= codes(found), found.flaws
 
 
-async def test_a_run_that_was_dropped_before_it_was_sealed_is_named(ledger_place: LedgerPlace) -> None:
+async def test_a_run_deleted_before_its_seal_is_named(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         dropped = await acme.run(seal=False)
         checkpoint = await acme.kept()
@@ -355,7 +355,7 @@ async def test_a_run_that_was_dropped_before_it_was_sealed_is_named(ledger_place
         assert (flaw.code, flaw.place) == ("RUN_DROPPED", ids.run_text(dropped))
 
 
-async def test_a_run_that_was_dropped_with_its_leaves_does_not_fit_the_checkpoint(
+async def test_a_run_deleted_with_its_leaves_contradicts_the_checkpoint(
     ledger_place: LedgerPlace,
 ) -> None:
     """Whoever makes the whole ledger anew, without a run, has everything fit but what was signed."""
@@ -379,7 +379,7 @@ async def test_a_run_that_was_dropped_with_its_leaves_does_not_fit_the_checkpoin
         assert codes(await acme.check(checkpoint)) == {"REWRITTEN"}
 
 
-async def test_an_old_backup_that_was_put_back_is_named(tmp_path: Path) -> None:
+async def test_a_restored_old_backup_is_named(tmp_path: Path) -> None:
     place = LedgerPlace("sqlite", tmp_path, "")
     async with scene(place):
         pass
@@ -400,7 +400,7 @@ async def test_an_old_backup_that_was_put_back_is_named(tmp_path: Path) -> None:
         assert codes(await acme.check(checkpoint)) == {"REWRITTEN"}
 
 
-async def test_a_ledger_signed_anew_with_another_key_is_not_believed(ledger_place: LedgerPlace) -> None:
+async def test_a_ledger_signed_again_with_another_key_is_not_trusted(ledger_place: LedgerPlace) -> None:
     mallory = make_key(ledger_place.folder / "mallory.key")
     async with scene(ledger_place) as acme:
         await acme.kept()
@@ -420,7 +420,7 @@ async def test_a_ledger_signed_anew_with_another_key_is_not_believed(ledger_plac
         assert "KEYS_CHANGED" in codes(installation)
 
 
-async def test_what_a_key_signed_after_it_was_revoked_is_not_believed(ledger_place: LedgerPlace) -> None:
+async def test_signatures_after_a_revocation_are_not_trusted(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
         keys = SigningKeys(acme.engine.store)
@@ -444,7 +444,7 @@ async def test_a_checkpoint_of_another_ledger_is_named(ledger_place: LedgerPlace
         assert codes(found) == {"OTHER_LEDGER"}
 
 
-async def test_the_doctor_looks_at_ledgers_too(ledger_place: LedgerPlace) -> None:
+async def test_the_doctor_checks_ledgers(ledger_place: LedgerPlace) -> None:
     """I51: what was sealed is what is there."""
     async with scene(ledger_place) as acme:
         await acme.kept()
@@ -459,7 +459,7 @@ async def test_the_doctor_looks_at_ledgers_too(ledger_place: LedgerPlace) -> Non
         assert set((await examine_database(acme.engine.store)).found) == {"I51"}
 
 
-async def test_nothing_is_signed_over_a_ledger_that_was_changed(ledger_place: LedgerPlace) -> None:
+async def test_a_changed_ledger_is_not_signed(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         await acme.kept()
         await ledger_place.by_hand(

@@ -56,7 +56,7 @@ async def ended(lab: Lab, key: str) -> str:
 
 
 @pytest.mark.clause("GOV-16", "GOV-17")
-async def test_each_intent_has_an_allowance_of_the_version_that_is_active(url: str | None) -> None:
+async def test_each_intent_has_a_verdict_of_the_active_version(url: str | None) -> None:
     """I40: another version that becomes active between two acts counts for the second, though the first was remembered. I41: a
     condition that breaks is a denial on record, with version and rules."""
     with ServiceDouble() as service:
@@ -87,7 +87,7 @@ async def test_each_intent_has_an_allowance_of_the_version_that_is_active(url: s
             assert len(service.effects) == 2
 
 
-async def test_what_is_frozen_is_denied_from_the_next_commit_on(url: str | None) -> None:
+async def test_a_freeze_applies_from_the_next_commit(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, keyed, url=url) as lab:
             assert await ended(lab, "before") == "done"
@@ -101,7 +101,7 @@ async def test_what_is_frozen_is_denied_from_the_next_commit_on(url: str | None)
             assert await ended(lab, "after") == "done"
 
 
-async def test_a_freeze_also_holds_for_what_was_approved_before_it() -> None:
+async def test_a_freeze_applies_to_earlier_approvals() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, order, policy=ASK) as lab:
             run = await lab.start(order, 7)
@@ -126,7 +126,7 @@ async def _with_another_way(key: str) -> str:
 with_another_way = Workflow(_with_another_way, name="with_another_way")
 
 
-async def test_who_froze_what_a_run_was_to_do_stands_behind_it_and_its_parent(url: str | None) -> None:
+async def test_a_person_who_freezes_is_involved_in_the_run_and_its_parent(url: str | None) -> None:
     """A freeze makes a child fail, and so its parent go another way: whoever froze does not approve that."""
     with ServiceDouble() as service:
         async with lab_of(service, keyed, with_another_way, url=url) as lab:
@@ -148,7 +148,7 @@ async def test_who_froze_what_a_run_was_to_do_stands_behind_it_and_its_parent(ur
             assert "person:ada" not in spec.involved, "what denied nothing of a run changed nothing in it"
 
 
-async def test_another_policy_is_tried_on_what_was_decided(url: str | None) -> None:
+async def test_another_policy_can_judge_past_verdicts(url: str | None) -> None:
     looks = f"{ALLOW}  - {{name: big, connector: http, operation: post, when: action.fields.json.n > 5, deny: too many}}\n"
     with ServiceDouble() as service:
         async with lab_of(service, order, keyed, url=url) as lab:
@@ -185,7 +185,7 @@ async def _judge(lab: Lab, condition: str) -> ShadowReport:
     return await shadowing.evaluate("default", CompiledPolicy(load_policy(policy)), 0, 100)
 
 
-async def test_key_and_tier_of_what_was_denied_are_judged_too(url: str | None) -> None:
+async def test_key_and_tier_of_denied_actions_are_judged_too(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, keyed, url=url, policy=DENY) as lab:
             assert await ended(lab, "mine") == "POLICY_DENIED"
@@ -194,7 +194,7 @@ async def test_key_and_tier_of_what_was_denied_are_judged_too(url: str | None) -
             assert (await _judge(lab, 'action.key == "other"')).same == 1
 
 
-async def test_what_was_asked_about_or_frozen_is_judged_like_what_was_done(
+async def test_proposed_and_frozen_actions_are_judged_like_completed_ones(
     url: str | None,
 ) -> None:
     with ServiceDouble() as service:
@@ -215,7 +215,7 @@ async def test_what_was_asked_about_or_frozen_is_judged_like_what_was_done(
             assert [one.would for one in found.differs] == ["allow", "allow"]
 
 
-async def test_a_large_denied_action_is_kept_among_the_artifacts(url: str | None, tmp_path: Path) -> None:
+async def test_a_large_denied_action_is_stored_as_an_artifact(url: str | None, tmp_path: Path) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, large, url=url, policy=DENY) as lab:
             lab.engine.artifacts._place = str(tmp_path / "artifacts")
@@ -229,7 +229,7 @@ async def test_a_large_denied_action_is_kept_among_the_artifacts(url: str | None
             assert told.request["size"] > PAYLOAD_BYTES_MAX
 
 
-async def test_what_cannot_be_kept_is_denied_all_the_same() -> None:
+async def test_an_action_that_cannot_be_stored_is_denied_anyway() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, large, policy=DENY) as lab:
             lab.engine.artifacts._place = "no-such-kind-of-place://"
@@ -241,7 +241,7 @@ async def test_what_cannot_be_kept_is_denied_all_the_same() -> None:
             assert found.not_judged == {"its target and fields were not stored": 1}
 
 
-async def test_of_an_operation_that_nobody_knows_nothing_is_kept() -> None:
+async def test_an_unknown_operation_is_not_stored() -> None:
     """It was held against no schema, so there may be a secret where a reference belongs."""
     with ServiceDouble() as service:
         async with lab_of(service, unknown) as lab:

@@ -49,7 +49,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("condition", GOOD)
-def test_a_condition_over_what_there_is_passes(condition: str) -> None:
+def test_a_condition_over_known_facts_passes(condition: str) -> None:
     assert len(check_policy(policy(f'when: "{condition}"\nallow: true'), "p.yaml", CONNECTORS).rules) == 1
 
 
@@ -88,7 +88,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("condition", BAD)
-def test_a_condition_over_what_there_is_not_is_refused_with_its_line(condition: str) -> None:
+def test_a_condition_over_unknown_facts_is_refused_with_its_line(condition: str) -> None:
     assert BAD[condition] in condition_problem(condition)
 
 
@@ -104,7 +104,7 @@ def test_a_long_condition_is_refused() -> None:
     assert "longer than 2048 bytes" in condition_problem("true" + " && true" * 300)
 
 
-def test_everything_that_is_wrong_is_told_at_once_with_its_line() -> None:
+def test_all_problems_are_reported_at_once_with_their_lines() -> None:
     lines = problems("""\
 version: 2
 rules:
@@ -163,7 +163,7 @@ more: 1
 @pytest.mark.parametrize(
     "text", ["", "version: 1\n", "rules: []\nversion: 1\n", "[]", "version: 1\nrules: &a [*a]", "\t"]
 )
-def test_what_is_no_policy_is_refused(text: str) -> None:
+def test_an_invalid_policy_is_refused(text: str) -> None:
     with pytest.raises(TenureError) as refused:
         load_policy(text)
     assert refused.value.code == "POLICY_INVALID"
@@ -176,7 +176,7 @@ def test_too_many_rules_about_one_operation_are_refused() -> None:
     )
 
 
-def test_the_schema_for_editors_is_fresh() -> None:
+def test_the_schema_for_editors_is_up_to_date() -> None:
     assert find_stale(json_schemas.texts()) == [], "run `make docs`"
     kinds = policy_json_schema()["properties"]["rules"]["items"]["oneOf"]
     assert [{"allow", "deny", "approval"} & set(kind["properties"]) for kind in kinds] == [

@@ -29,7 +29,7 @@ def test_an_action_that_a_rule_allows_is_allowed_with_version_and_rules() -> Non
 
 
 @pytest.mark.clause("GOV-16", "GOV-17")
-def test_what_no_rule_speaks_for_is_denied() -> None:
+def test_an_action_without_a_matching_rule_is_denied() -> None:
     for said in (
         ruled("allow: true", operation="label.remove"),
         ruled("allow: true", connector="other"),
@@ -38,7 +38,7 @@ def test_what_no_rule_speaks_for_is_denied() -> None:
         assert (said.outcome, said.error) == ("deny", "POLICY_NO_RULE")
 
 
-def test_all_selected_rules_are_evaluated_and_a_denial_beats_everything() -> None:
+def test_all_matching_rules_are_evaluated_and_a_denial_wins() -> None:
     said = ruled(
         "allow: true", "approval: {people: 2}", "deny: not today", "when: run.writes > 5\ndeny: too many"
     )
@@ -54,7 +54,7 @@ def test_all_selected_rules_are_evaluated_and_a_denial_beats_everything() -> Non
 
 
 @pytest.mark.clause("GOV-16")
-def test_an_approval_beats_an_allowance() -> None:
+def test_an_approval_takes_precedence_over_an_allowance() -> None:
     said = ruled("allow: true", "approval: {people: 2, group: ops, within: 2h}\nwhy: labels page people")
     assert (said.outcome, said.people, said.people_in, said.within_seconds) == (
         "needs_approval",
@@ -65,7 +65,7 @@ def test_an_approval_beats_an_allowance() -> None:
     assert said.why == "r1: labels page people"
 
 
-def test_of_approvals_the_strictest_of_all_is_asked_for() -> None:
+def test_the_strictest_approval_is_required() -> None:
     said = ruled(
         "approval: {tier: low, people: 1, group: ops, within: 1d}",
         "approval: {tier: high, people: 2, within: 3d}",
@@ -75,13 +75,13 @@ def test_of_approvals_the_strictest_of_all_is_asked_for() -> None:
     assert (said.tier, said.people, said.people_in, said.within_seconds) == ("high", 2, "ops", 3600.0)
 
 
-def test_rules_that_ask_different_groups_are_a_denial() -> None:
+def test_rules_that_require_different_groups_deny() -> None:
     said = ruled("approval: {group: ops}", "approval: {group: security}", "approval: {people: 2}")
     assert (said.outcome, said.error) == ("deny", "POLICY_ERROR")
     assert said.why.startswith("r0, r1: these rules require different groups (ops, security)")
 
 
-def test_an_approval_is_at_least_of_the_actions_own_tier_where_its_rule_names_none() -> None:
+def test_an_approval_without_a_tier_has_the_tier_of_the_action() -> None:
     assert ruled("approval: {}", tier="high").tier == "high"
     assert ruled("approval: {tier: low}", "approval: {}", tier="med").tier == "med"
     assert ruled("approval: {}").within_seconds == 86_400.0
@@ -102,7 +102,7 @@ def test_an_approval_is_at_least_of_the_actions_own_tier_where_its_rule_names_no
         ("time.nothing", "nothing"),
     ],
 )
-def test_a_condition_that_breaks_or_is_no_boolean_is_a_denial_on_record(condition: str, why: str) -> None:
+def test_a_condition_that_fails_or_is_not_boolean_denies(condition: str, why: str) -> None:
     """I41: a policy error is a denial, recorded."""
     said = ruled("allow: true", f'when: "{condition}"\nallow: true')
     assert (said.outcome, said.error) == ("deny", "POLICY_ERROR")
@@ -111,7 +111,7 @@ def test_a_condition_that_breaks_or_is_no_boolean_is_a_denial_on_record(conditio
 
 
 @pytest.mark.clause("GOV-17")
-def test_facts_that_cannot_be_looked_at_are_a_denial() -> None:
+def test_facts_that_cannot_be_read_deny() -> None:
     asked = CompiledPolicy(load_policy(policy("when: run.writes >= 0\nallow: true")), 1)
     for broken in (
         {},
@@ -122,13 +122,13 @@ def test_facts_that_cannot_be_looked_at_are_a_denial() -> None:
         assert (said.outcome, said.error) == ("deny", "POLICY_ERROR"), broken.keys()
 
 
-def test_a_comprehension_over_too_much_is_a_denial_and_costs_nothing() -> None:
+def test_a_comprehension_over_the_budget_denies_without_running() -> None:
     condition = 'when: "action.fields.labels.all(a, action.fields.labels.all(b, a == b))"\nallow: true'
     assert ruled(condition).outcome == "allow"
     assert ruled(condition, fields={"labels": ["x"] * 1_000}).error == "POLICY_ERROR"
 
 
-def test_conditions_that_cost_too_much_together_are_a_denial() -> None:
+def test_conditions_over_the_shared_budget_deny() -> None:
     condition = 'when: "size(action.fields.labels.map(a, a)) > 0"\nallow: true'
     labels = {"labels": ["x"] * 600}
     assert ruled(condition, fields=labels).outcome == "allow"
@@ -137,7 +137,7 @@ def test_conditions_that_cost_too_much_together_are_a_denial() -> None:
     assert "too much time together" in said.why
 
 
-def test_many_conditions_over_large_facts_are_no_problem() -> None:
+def test_many_conditions_over_large_facts_stay_within_the_budget() -> None:
     condition = "when: run.writes < 3 && action.fields.title.startsWith('x')\nallow: true"
     assert (
         ruled(*[condition] * 60, fields={"title": "x" * 100_000, "labels": ["y" * 100] * 500}).outcome
@@ -145,7 +145,7 @@ def test_many_conditions_over_large_facts_are_no_problem() -> None:
     )
 
 
-def test_a_condition_that_never_fits_is_refused_when_it_is_written_down() -> None:
+def test_a_condition_that_always_exceeds_the_budget_is_refused_at_load() -> None:
     with pytest.raises(TenureError, match="with any input, it may take too much"):
         load_policy(
             policy(
@@ -163,14 +163,14 @@ def test_a_condition_that_never_fits_is_refused_when_it_is_written_down() -> Non
         ("action.fields.amount == 9007199254740993", "allow"),
     ],
 )
-def test_amounts_are_compared_to_the_last_digit(condition: str, outcome: str) -> None:
+def test_amounts_are_compared_exactly(condition: str, outcome: str) -> None:
     said = ruled(f"when: {condition}\nallow: true", fields={"amount": 9007199254740993})
     assert said.outcome == outcome
     rounded = ruled(f"when: {condition}.0\nallow: true", fields={"amount": 9007199254740993})
     assert rounded.error == "POLICY_ERROR"
 
 
-def test_conditions_look_at_time_person_and_run() -> None:
+def test_conditions_can_use_time_person_and_run() -> None:
     rule = (
         "when: time.weekday <= 5 && time.hour >= 8 && time.hour < 18 && 'triage' in person.groups && run.writes < 3"
         " && timestamp(time.now) > timestamp('2026-01-01T00:00:00Z')\nallow: true"
@@ -182,7 +182,7 @@ def test_conditions_look_at_time_person_and_run() -> None:
     assert ruled(rule, person=person, now=1_768_212_000_000_000 + 9 * 3_600_000_000).outcome == "deny"
 
 
-def test_a_rule_may_be_about_several_operations() -> None:
+def test_a_rule_may_cover_several_operations() -> None:
     text = policy("allow: true").replace("label.add", "[label.add, label.remove]")
     asked = CompiledPolicy(load_policy(text), 1)
     assert asked.ruling(facts()).outcome == "allow"

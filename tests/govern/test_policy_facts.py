@@ -72,7 +72,7 @@ def test_every_fact_is_fixed_or_checked() -> None:
     } >= columns
 
 
-def test_the_page_says_of_every_fact_why_it_holds() -> None:
+def test_the_page_explains_why_every_fact_is_reliable() -> None:
     told: dict[str, str] = {}
     for line in POLICY_PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
@@ -96,7 +96,7 @@ def test_the_page_says_of_every_fact_why_it_holds() -> None:
         ("size(time) > 3", {"time.now", "time.date", "time.hour", "time.minute", "time.weekday"}),
     ],
 )
-def test_what_a_condition_reads_is_known_however_it_is_written(condition: str, read: set[str]) -> None:
+def test_the_facts_that_a_condition_reads_are_known(condition: str, read: set[str]) -> None:
     assert checked_facts(parse_expression(condition, ROOTS).refers) == read
 
 
@@ -118,7 +118,7 @@ def test_a_ruling_relies_only_on_what_its_rules_read() -> None:
     )
 
 
-def test_writes_count_as_far_as_the_policy_says_the_same() -> None:
+def test_a_changed_write_count_matters_only_if_the_verdict_changes() -> None:
     few = "when: run.writes < 1\nallow: true"
     assert relied_on(few) == ReliedFacts(writes=(0, 0))
     assert relied_on("when: run.writes < 5\nallow: true", run={"writes": 2}) == ReliedFacts(writes=(0, 4))
@@ -135,7 +135,7 @@ def test_writes_count_as_far_as_the_policy_says_the_same() -> None:
     assert both.writes == (0, 0), "of two facts only one gets a range: no combination was asked about"
 
 
-def test_time_counts_as_far_as_the_policy_says_the_same() -> None:
+def test_a_changed_time_matters_only_if_the_verdict_changes() -> None:
     def until(condition: str, now: int = MONDAY_10) -> tuple[int, int]:
         relied = relied_on(f"when: {condition}\nallow: true", now=now)
         assert relied is not None
@@ -200,7 +200,7 @@ BOB = ("bob", '["approver"]', '["release"]')
     ],
     ids=["writes", "spent", "closed", "groups", "gone", "until", "since"],
 )
-def test_a_verdict_counts_only_while_its_facts_are_the_same(
+def test_a_verdict_is_valid_only_while_its_facts_are_unchanged(
     on: dict[str, Any], change: Any, ruling: Ruling
 ) -> None:
     def ask(told: ActStory) -> str:
@@ -223,7 +223,7 @@ def test_a_verdict_counts_only_while_its_facts_are_the_same(
     assert not told.violations()
 
 
-def test_a_verdict_keeps_what_it_relied_on_but_no_roles() -> None:
+def test_a_verdict_records_its_facts_but_no_roles() -> None:
     told = story()
     told.intend(ruling=relying(writes=(0, 3), spent=0, person=BOB))
     assert [verdict.relied for verdict in told.verdicts] == ['{"writes":[0,3],"spent":0}']
@@ -234,7 +234,7 @@ def test_a_verdict_keeps_what_it_relied_on_but_no_roles() -> None:
 # --------------------------------------------------------------------------------------- through the door
 
 
-async def test_of_five_concurrent_acts_one_passes_where_one_write_is_allowed(url: str | None) -> None:
+async def test_one_of_five_concurrent_acts_passes_if_one_write_is_allowed(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, orders, url=url, policy=ONE_WRITE) as lab:
             run = await lab.start(orders, [1, 2, 3, 4, 5])
@@ -245,7 +245,7 @@ async def test_of_five_concurrent_acts_one_passes_where_one_write_is_allowed(url
             assert len(service.effects) <= 1
 
 
-async def test_many_concurrent_acts_pass_where_the_policy_says_the_same_of_all(url: str | None) -> None:
+async def test_many_concurrent_acts_pass_if_their_verdicts_do_not_change(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, orders, url=url, policy=MANY_WRITES) as lab:
             run = await lab.start(orders, list(range(40)))
@@ -254,7 +254,7 @@ async def test_many_concurrent_acts_pass_where_the_policy_says_the_same_of_all(u
             assert all(row.relied for row in await verdicts(lab, run))
 
 
-async def test_facts_that_keep_changing_have_a_code_and_are_tried_again(
+async def test_facts_that_keep_changing_have_a_code_and_are_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with ServiceDouble() as service:

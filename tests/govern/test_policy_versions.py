@@ -101,7 +101,7 @@ async def test_a_version_is_written_once_and_the_same_text_is_the_same_version(u
         ]
 
 
-async def test_two_who_publish_at_once_get_two_versions(url: str) -> None:
+async def test_concurrent_publications_get_different_versions(url: str) -> None:
     async with opened(url) as store:
         texts = [policy(f"deny: day {i}") for i in range(6)]
         made = await asyncio.gather(
@@ -110,7 +110,7 @@ async def test_two_who_publish_at_once_get_two_versions(url: str) -> None:
         assert sorted(row.version for row, _ in made) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_a_version_becomes_active_when_a_second_person_says_so(url: str) -> None:
+async def test_a_second_person_activates_a_version(url: str) -> None:
     async with opened(url) as store:
         office, known = PolicyRegistry(store, "acme"), PolicyCache(store)
         await people(store, ada="admin", bob="admin", cyd="approver", dan="viewer")
@@ -132,7 +132,7 @@ async def test_a_version_becomes_active_when_a_second_person_says_so(url: str) -
         ]
 
 
-async def test_a_proposal_dies_with_the_role_of_whoever_made_it(url: str) -> None:
+async def test_a_proposal_ends_when_its_proposer_loses_the_role(url: str) -> None:
     async with opened(url) as store:
         office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin", cyd="admin")
@@ -145,7 +145,7 @@ async def test_a_proposal_dies_with_the_role_of_whoever_made_it(url: str) -> Non
         assert (await office.governance()).version == 0
 
 
-async def test_another_proposal_takes_the_place_of_the_first_and_one_may_be_withdrawn(url: str) -> None:
+async def test_a_new_proposal_replaces_the_first_and_can_be_withdrawn(url: str) -> None:
     async with opened(url) as store:
         office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin")
@@ -158,7 +158,7 @@ async def test_another_proposal_takes_the_place_of_the_first_and_one_may_be_with
         assert (await office.activate(2, "ada", may_propose=True)).step == "proposed"
 
 
-async def test_of_many_who_say_the_same_at_once_the_first_proposes_and_the_next_makes_it_so(url: str) -> None:
+async def test_of_concurrent_proposals_the_first_proposes_and_the_second_activates(url: str) -> None:
     async with opened(url) as store:
         names = [f"p{i}" for i in range(6)]
         await people(store, **dict.fromkeys(names, "admin"))
@@ -169,7 +169,7 @@ async def test_of_many_who_say_the_same_at_once_the_first_proposes_and_the_next_
         assert (row.version, row.proposed, row.revision) == (1, None, 2)
 
 
-async def test_a_remembered_version_never_denies_or_asks_when_another_one_is_active(url: str) -> None:
+async def test_a_cached_version_is_not_used_after_another_one_became_active(url: str) -> None:
     async with opened(url) as store:
         office, known = PolicyRegistry(store, "acme"), PolicyCache(store)
         await office.install(DENIES)
@@ -183,13 +183,13 @@ async def test_a_remembered_version_never_denies_or_asks_when_another_one_is_act
 
 
 @pytest.mark.clause("GOV-17")
-async def test_a_version_that_cannot_be_read_denies(url: str) -> None:
+async def test_an_unreadable_version_denies(url: str) -> None:
     async with opened(url) as store:
         await PolicyRegistry(store, "acme").install("version: 1\nrules: 7\n")
         assert await outcome(store) == ("deny", 1, "POLICY_ERROR")
 
 
-async def test_the_installation_makes_a_policy_active_only_where_there_are_no_people(url: str) -> None:
+async def test_the_installation_activates_a_policy_only_if_there_are_no_people(url: str) -> None:
     async with opened(url) as store:
         office = PolicyRegistry(store, "acme")
         assert (await office.install(ALLOWS)).version == 1
@@ -206,7 +206,7 @@ async def test_the_installation_makes_a_policy_active_only_where_there_are_no_pe
         ]
 
 
-async def test_one_person_freezes_and_two_thaw(url: str) -> None:
+async def test_freezing_needs_one_person_and_thawing_two(url: str) -> None:
     async with opened(url) as store:
         office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin", cyd="approver")
@@ -231,7 +231,7 @@ async def test_one_person_freezes_and_two_thaw(url: str) -> None:
         ]
 
 
-async def test_freezing_anew_forgets_who_wanted_it_to_thaw(url: str) -> None:
+async def test_freezing_again_discards_the_first_vote_to_thaw(url: str) -> None:
     async with opened(url) as store:
         office = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin")
@@ -241,7 +241,7 @@ async def test_freezing_anew_forgets_who_wanted_it_to_thaw(url: str) -> None:
         assert (await office.thaw("wf:triage", "bob", may_propose=True)).step == "proposed"
 
 
-async def test_where_there_are_no_people_the_installation_thaws(url: str) -> None:
+async def test_the_installation_thaws_if_there_are_no_people(url: str) -> None:
     async with opened(url) as store:
         office = PolicyRegistry(store, "acme")
         await office.freeze("*", "installation")

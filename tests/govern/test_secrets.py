@@ -87,7 +87,7 @@ def every_way(secret: str) -> str:
 @pytest.mark.parametrize(
     "secret", [TOKEN, "plain-and-long-enough", "ünïcödé sëcrët", "x" * 40, "a\nb\n" + "c" * 30]
 )
-def test_a_secret_is_taken_out_however_it_is_written(secret: str) -> None:
+def test_a_secret_is_redacted_in_every_encoding(secret: str) -> None:
     clean = Redactor([secret.encode()])
     said = [
         json.dumps(secret),
@@ -110,17 +110,17 @@ def test_a_secret_is_taken_out_however_it_is_written(secret: str) -> None:
     assert secret not in str(clean.clean({"a": [every_way(secret)], secret: [secret.encode()]}))
 
 
-def test_what_is_no_secret_stays() -> None:
+def test_other_text_is_not_redacted() -> None:
     said = {"status": 200, "json": {"no": 1, "list": ["a", None, 1.5, True]}}
     assert Redactor([]).clean(said) == said
     assert Redactor([TOKEN.encode()]).clean(said) == said
 
 
-def test_of_two_secrets_the_longer_one_goes_first() -> None:
+def test_the_longer_of_two_secrets_is_redacted_first() -> None:
     assert Redactor([b"abcd-1234", b"abcd-1234-5678"]).text("abcd-1234-5678!") == f"{REDACTED}!"
 
 
-def test_who_resolves_is_heard_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_secrets_resolved_in_the_same_context_are_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENURE_SECRET_acme_A", "one")
     monkeypatch.setenv("OWN", "two")
     with record_resolved() as outer:
@@ -161,7 +161,7 @@ class Raising(ConnectorBase):
 
 
 @pytest.mark.parametrize("how", ["result", "raise"])
-async def test_a_connector_of_your_own_that_repeats_a_secret_is_cleaned(
+async def test_a_secret_repeated_by_a_custom_connector_is_redacted(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENURE_SECRET_acme_R", RAISED)
@@ -276,7 +276,7 @@ class Heap:
         return [f"{where}: {form}" for where, text in self.seen for form in forms if form in text]
 
 
-async def test_no_secret_is_anywhere(
+async def test_no_secret_is_stored_anywhere(
     url: str, tmp_path: Path, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every kind of secret is used, and repeated by whoever was given it; then everything that was kept or said is looked through."""
@@ -429,7 +429,7 @@ async def _looked(callers: dict[str, httpx.AsyncClient], run: str) -> None:
         await callers["admin"].get(path)
 
 
-async def test_the_doctor_sees_a_hook_that_holds_its_secret(
+async def test_the_doctor_finds_a_hook_that_contains_its_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody wrote into the database; what they wrote is not repeated."""

@@ -75,7 +75,9 @@ def outcomes(undone: UndoResult) -> list[tuple[str, str]]:
 
 
 @pytest.mark.clause("GOV-22")
-async def test_an_undo_takes_back_what_a_run_did_newest_first(github: GitHubDouble, url: str | None) -> None:
+async def test_an_undo_reverses_the_actions_of_a_run_newest_first(
+    github: GitHubDouble, url: str | None
+) -> None:
     async with lab_of(github, url, triage) as lab:
         run = await lab.start(triage)
         assert await run.result() == "done"
@@ -98,7 +100,7 @@ async def test_an_undo_takes_back_what_a_run_did_newest_first(github: GitHubDoub
         assert (view.run, view.status, view.requester) == (undo.id, "succeeded", "person:eve")
 
 
-async def test_what_somebody_has_changed_since_is_a_conflict_and_not_touched(
+async def test_a_target_changed_by_others_is_a_conflict_and_not_touched(
     github: GitHubDouble, url: str | None
 ) -> None:
     async with lab_of(github, url, triage) as lab:
@@ -111,9 +113,7 @@ async def test_what_somebody_has_changed_since_is_a_conflict_and_not_touched(
         assert sorted(issue["labels"]) == ["bug"]
 
 
-async def test_a_run_that_goes_on_is_not_undone_and_nobody_undoes_by_hand(
-    github: GitHubDouble, url: str | None
-) -> None:
+async def test_an_open_run_cannot_be_undone(github: GitHubDouble, url: str | None) -> None:
     forged = Workflow(_forged, name="forged")
     async with lab_of(github, url, triage, forged) as lab:
         run = await lab.start(triage, hold=True)
@@ -126,7 +126,7 @@ async def test_a_run_that_goes_on_is_not_undone_and_nobody_undoes_by_hand(
             await other.result()
 
 
-async def test_what_says_that_it_takes_an_action_back_is_what_takes_it_back(
+async def test_a_reversal_must_match_the_action_that_it_reverses(
     github: GitHubDouble, url: str | None
 ) -> None:
     """Whoever asks: the undo's rules of a policy are for nothing else."""
@@ -168,7 +168,7 @@ async def test_what_says_that_it_takes_an_action_back_is_what_takes_it_back(
         assert await check(right) == "it was already undone"
 
 
-async def test_two_undos_of_one_run_take_each_action_back_once(github: GitHubDouble, url: str | None) -> None:
+async def test_two_undos_of_one_run_reverse_each_action_once(github: GitHubDouble, url: str | None) -> None:
     async with lab_of(github, url, triage) as lab:
         run = await lab.start(triage)
         await run.result()
@@ -193,7 +193,7 @@ async def _forged(run: str) -> None:
 
 
 @pytest.mark.clause("GWI-05")
-async def test_a_canceled_run_that_asks_for_it_is_compensated_and_its_log_shows_it(
+async def test_a_canceled_run_with_compensation_is_undone_and_logged(
     github: GitHubDouble, url: str | None
 ) -> None:
     async with lab_of(github, url, careful) as lab:
@@ -210,7 +210,7 @@ async def test_a_canceled_run_that_asks_for_it_is_compensated_and_its_log_shows_
         assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug"], ["ada"])
 
 
-async def test_a_canceled_run_that_does_not_ask_is_left_as_it_is(github: GitHubDouble) -> None:
+async def test_a_canceled_run_without_compensation_is_not_undone(github: GitHubDouble) -> None:
     async with lab_of(github, None, triage) as lab:
         run = await lab.start(triage, hold=True)
         await run.reaches("waiting_external")

@@ -25,7 +25,7 @@ def begun(**how: object) -> ActStory:
 
 
 @pytest.mark.clause("GOV-16")
-def test_what_a_policy_allows_is_intended_and_then_settled() -> None:
+def test_an_allowed_act_is_intended_and_then_settled() -> None:
     """I36, I40: the receipt is there before the call, with the verdict that allowed it."""
     story = begun()
     reply = story.intend(before=b'{"labels":[]}')
@@ -50,7 +50,7 @@ def test_what_a_policy_allows_is_intended_and_then_settled() -> None:
 
 
 @pytest.mark.clause("GOV-15")
-def test_an_act_that_succeeded_is_answered_with_its_result_and_not_intended_again() -> None:
+def test_a_succeeded_act_returns_its_result_and_is_not_intended_again() -> None:
     story = begun()
     no = story.intend().no
     assert no is not None
@@ -65,7 +65,7 @@ def test_an_act_that_succeeded_is_answered_with_its_result_and_not_intended_agai
 
 @pytest.mark.clause("GOV-16")
 @pytest.mark.clause("GOV-18")
-def test_what_a_policy_denies_ends_the_step_and_the_run() -> None:
+def test_a_denied_act_ends_the_step_and_the_run() -> None:
     story = begun(profile="governed-runtime", plan=["main"])
     story.step("main")
     reply = story.propose(ruling=DENY)
@@ -84,7 +84,7 @@ def test_what_a_policy_denies_ends_the_step_and_the_run() -> None:
 
 @pytest.mark.clause("GOV-17")
 @pytest.mark.parametrize("error", ["POLICY_MISSING", "POLICY_ERROR", "ACTION_UNKNOWN"])
-def test_a_ruling_that_is_broken_is_a_recorded_denial(error: str) -> None:
+def test_an_invalid_ruling_is_recorded_as_a_denial(error: str) -> None:
     """I41."""
     story = begun()
     story.propose(ruling=msgspec.structs.replace(DENY, version=0, error=error))
@@ -95,7 +95,7 @@ def test_a_ruling_that_is_broken_is_a_recorded_denial(error: str) -> None:
 REQUEST = b'{"fields":{"label":"bug"},"target":{}}'
 
 
-def test_what_is_denied_keeps_what_was_proposed_and_the_history_only_its_digest() -> None:
+def test_a_denial_stores_the_proposed_action_and_the_history_only_its_digest() -> None:
     story = begun()
     events = len(story.events)
     story.propose(ruling=DENY, request=REQUEST)
@@ -108,7 +108,7 @@ def test_what_is_denied_keeps_what_was_proposed_and_the_history_only_its_digest(
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_what_is_frozen_keeps_what_was_asked_or_intended(asked: bool) -> None:
+def test_a_freeze_keeps_the_requested_action(asked: bool) -> None:
     story = begun()
     story.governance = governance(frozen=("*",))
     reply = story.propose(question=REQUEST) if asked else story.intend(request=REQUEST)
@@ -117,7 +117,7 @@ def test_what_is_frozen_keeps_what_was_asked_or_intended(asked: bool) -> None:
     assert story.body(verdict.request_ref) == REQUEST
 
 
-def test_what_is_too_large_to_be_kept_is_denied_all_the_same() -> None:
+def test_an_action_that_is_too_large_to_store_is_denied_anyway() -> None:
     story = begun()
     story.governance = governance(frozen=("*",))
     assert story.propose(question=b" " * (PAYLOAD_BYTES_MAX + 1)).error == "FROZEN"
@@ -134,7 +134,7 @@ def test_without_an_active_policy_nothing_is_intended() -> None:
     assert [v.error for v in story.verdicts] == ["POLICY_MISSING"]
 
 
-def test_a_policy_that_was_changed_since_the_ruling_is_asked_again() -> None:
+def test_a_changed_policy_is_evaluated_again() -> None:
     """I40: the version that allowed it is the one that is active in the commit that intends it."""
     story = begun()
     story.governance = governance(version=2)
@@ -151,7 +151,7 @@ def behind(story: ActStory) -> str:
 
 
 @pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
-def test_what_is_frozen_is_denied_in_the_commit_that_would_intend_it(scope: str) -> None:
+def test_a_freeze_denies_an_act_in_the_commit_of_its_intent(scope: str) -> None:
     story = begun()
     story.governance = governance(frozen=(scope,))
     reply = story.intend()
@@ -162,7 +162,7 @@ def test_what_is_frozen_is_denied_in_the_commit_that_would_intend_it(scope: str)
 
 
 @pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
-def test_nobody_is_asked_about_what_is_frozen(scope: str) -> None:
+def test_a_frozen_act_asks_for_no_approval(scope: str) -> None:
     story = begun()
     story.governance = governance(frozen=(scope,))
     reply = story.propose()
@@ -172,7 +172,7 @@ def test_nobody_is_asked_about_what_is_frozen(scope: str) -> None:
     assert behind(story) == "person:cyd", "who froze it has changed what the run does"
 
 
-def test_what_is_frozen_elsewhere_does_not_matter() -> None:
+def test_a_freeze_of_another_scope_does_not_apply() -> None:
     story = begun()
     story.governance = governance(frozen=("wf:other", "cn:slack"))
     assert story.intend().state == "call"
@@ -180,7 +180,7 @@ def test_what_is_frozen_elsewhere_does_not_matter() -> None:
 
 @pytest.mark.clause("GOV-12")
 @pytest.mark.parametrize("scope", ["", "wf:flow"])
-def test_a_run_makes_no_more_writes_than_its_cap(scope: str) -> None:
+def test_the_writes_of_a_run_are_limited_by_its_cap(scope: str) -> None:
     """I46: counted when intended, given back when it is known not to have happened."""
     story = begun()
     story.caps = [Cap("acme", scope, max_writes_per_run=2)]
@@ -202,7 +202,7 @@ def test_another_action_at_the_same_place_is_refused() -> None:
         story.intend(story.act(fields={"label": "feature"}))
 
 
-def test_a_failed_call_is_tried_again_once_it_may_be_and_never_before() -> None:
+def test_a_failed_call_is_retried_only_when_it_is_allowed() -> None:
     story = begun()
     no = story.intend().no
     assert no is not None
@@ -224,7 +224,7 @@ def test_a_failed_call_is_tried_again_once_it_may_be_and_never_before() -> None:
     assert story.intend().eligible_at is None
 
 
-def test_a_lease_that_is_nearly_over_makes_no_call() -> None:
+def test_no_call_is_intended_shortly_before_the_lease_ends() -> None:
     story = begun()
     lease = story.attempt("main").expires_at
     story.after((lease - story.now) / 1e6 - 0.7)
@@ -250,7 +250,7 @@ def test_the_message_of_an_ended_lease_is_stale_and_recorded_once() -> None:
         story.intend(n=7)
 
 
-def test_while_a_run_is_being_canceled_nothing_new_is_done_but_what_was_done_is_said() -> None:
+def test_a_canceling_run_intends_nothing_new_but_records_outcomes() -> None:
     story = begun()
     no = story.intend().no
     assert no is not None
@@ -282,7 +282,7 @@ def approve(story: ActStory, no: int, *people: str) -> None:
 
 
 @pytest.mark.clause("GOV-16")
-def test_what_needs_approval_waits_for_it_and_uses_it_up() -> None:
+def test_an_act_waits_for_its_approval_and_uses_it_up() -> None:
     """I42."""
     story = begun()
     no = asked(story, question=b'{"writes":["add bug"]}')
@@ -305,7 +305,7 @@ def test_what_needs_approval_waits_for_it_and_uses_it_up() -> None:
     assert (first.name, second.name) == (story.act().name, "")
 
 
-def test_asking_again_for_the_same_is_the_same_question() -> None:
+def test_a_repeated_proposal_is_the_same_approval() -> None:
     story = begun()
     no = story.propose().no
     events = len(story.events)
@@ -315,7 +315,7 @@ def test_asking_again_for_the_same_is_the_same_question() -> None:
 
 @pytest.mark.parametrize("kind", ["approval", "proposal", "event", "child"])
 @pytest.mark.parametrize("label", ["act:label.add#1", "act:label.add#1~2", "receipt:3"])
-def test_no_code_opens_a_wait_in_an_acts_name(label: str, kind: str) -> None:
+def test_user_code_cannot_open_a_wait_with_the_label_of_an_act(label: str, kind: str) -> None:
     """I42: a runner that knows the digest could have people say yes to words of its own."""
     story = begun()
     digest = story.act().digest.hex()
@@ -331,7 +331,7 @@ def test_no_code_opens_a_wait_in_an_acts_name(label: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("changed", ["fields", "people"])
-def test_a_question_that_changes_while_people_are_asked_is_revised(changed: str) -> None:
+def test_a_changed_proposal_revises_its_approval(changed: str) -> None:
     """Failure 15: an answer to what was shown before counts for nothing."""
     story = begun()
     two = msgspec.structs.replace(ASK, people=2)
@@ -354,7 +354,7 @@ def test_a_question_that_changes_while_people_are_asked_is_revised(changed: str)
 @pytest.mark.clause("GOV-18")
 @pytest.mark.parametrize("suspended", [True, False])
 @pytest.mark.parametrize("how", ["rejected", "expired"])
-def test_a_refusal_or_an_expiry_ends_the_run(how: str, suspended: bool) -> None:
+def test_a_rejection_or_an_expiry_ends_the_run(how: str, suspended: bool) -> None:
     story = begun()
     ruling = msgspec.structs.replace(ASK, within_seconds=20)
     no = story.propose(ruling=ruling).no
@@ -372,7 +372,7 @@ def test_a_refusal_or_an_expiry_ends_the_run(how: str, suspended: bool) -> None:
     assert (story.status, story.run.reason) == ("failed", code)
 
 
-def test_an_approval_is_good_for_one_action_and_its_tries() -> None:
+def test_an_approval_covers_one_action_and_its_retries() -> None:
     """I42: single use. A failed try gives it to the next one; a reversed action needs people again."""
     story = begun()
     no = asked(story)
@@ -394,7 +394,7 @@ def test_an_approval_is_good_for_one_action_and_its_tries() -> None:
 
 
 @pytest.mark.parametrize("why", ["closed", "left", "expired", "stricter", "behind", "withdrawn"])
-def test_an_approval_that_no_longer_suffices_is_asked_for_again(why: str) -> None:
+def test_an_approval_that_no_longer_suffices_is_requested_again(why: str) -> None:
     """I42, I43: looked at in the commit that would use it."""
     story = begun()
     ruling = msgspec.structs.replace(ASK, people_in="release", within_seconds=100)
@@ -422,7 +422,7 @@ def test_an_approval_that_no_longer_suffices_is_asked_for_again(why: str) -> Non
     assert reply.no != no
 
 
-def test_two_people_are_two_people_and_local_names_are_one() -> None:
+def test_local_names_count_as_one_person() -> None:
     """I43: who answers beside the database is one person there, whatever name is given."""
     story = begun()
     two = msgspec.structs.replace(ASK, people=2)
@@ -438,7 +438,7 @@ def test_two_people_are_two_people_and_local_names_are_one() -> None:
     assert story.intend(ruling=two, approval_no=no).state == "call"
 
 
-def test_two_accounts_of_a_command_line_beside_the_database_open_no_gate_of_two_people() -> None:
+def test_two_local_accounts_do_not_satisfy_a_two_person_rule() -> None:
     story = begun()
     no = story.open_wait("main", "approve", approval=ApprovalSpec("ship", "high", 2)).no
     assert no is not None
@@ -463,7 +463,7 @@ def held(story: ActStory, name: str, state: str = "succeeded", operation: str = 
 
 
 @pytest.mark.clause("GOV-15")
-def test_a_key_under_which_another_run_succeeded_is_reused_without_a_call() -> None:
+def test_the_receipt_of_another_run_with_the_same_key_is_reused() -> None:
     """I37."""
     story = begun()
     held(story, "mine")
@@ -513,7 +513,7 @@ def test_a_key_of_another_target_or_of_other_fields_is_refused(theirs: bytes, st
     assert story.intend(story.act(name="mine")).state == ("done" if state == "succeeded" else "busy")
 
 
-def test_two_acts_of_one_run_with_one_key_are_of_the_same_thing() -> None:
+def test_two_acts_of_one_run_with_one_key_must_be_equal() -> None:
     story = begun()
     first = story.intend(story.act("a#1", name="mine")).no
     assert first is not None
@@ -522,7 +522,7 @@ def test_two_acts_of_one_run_with_one_key_are_of_the_same_thing() -> None:
         story.intend(story.act("b#1", name="mine"), request=b'{"target":{"n":1},"fields":{}}')
 
 
-def test_large_requests_are_the_same_when_their_digests_are() -> None:
+def test_large_requests_are_compared_by_digest() -> None:
     story = begun()
     held(story, "mine")
     big = '{"$tenure.artifact":"%s","size":99999,"run":"%s"}'
@@ -594,7 +594,7 @@ def test_a_call_that_is_not_safe_to_repeat_is_left_to_a_person(repeats: str) -> 
     assert story.body(story.intend(story.act(repeats=repeats)).result_ref) == b'"seen"'
 
 
-def test_what_a_look_up_found_has_succeeded() -> None:
+def test_an_effect_that_was_found_counts_as_succeeded() -> None:
     story = begun()
     no = crashed(story, repeats="marker")
     story.settle(no, "succeeded", result=b'"found"')
@@ -613,7 +613,7 @@ def unknown(story: ActStory, **how: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("how", ["found", "repeated"])
-def test_an_unknown_act_that_is_found_or_repeated_asks_nobody_any_more(how: str) -> None:
+def test_an_unknown_act_that_is_found_or_repeated_needs_no_person(how: str) -> None:
     """A look-up may settle it, and what is safe to repeat may be repeated."""
     story = begun()
     no, wait = unknown(story, repeats="native_key")
@@ -626,7 +626,7 @@ def test_an_unknown_act_that_is_found_or_repeated_asks_nobody_any_more(how: str)
         story.settle_by("person:bob", no, "done")
 
 
-def test_a_person_who_says_not_done_fails_the_act_and_gives_the_write_back() -> None:
+def test_settling_as_not_done_fails_the_act_and_refunds_the_write() -> None:
     story = begun()
     no, wait = unknown(story)
     story.suspend("main", wait)
@@ -642,7 +642,7 @@ def test_a_person_who_says_not_done_fails_the_act_and_gives_the_write_back() -> 
         story.settle_by("person:carol", no, "done")
 
 
-def test_a_person_who_says_call_again_means_one_call() -> None:
+def test_settling_as_call_again_allows_one_call() -> None:
     """I38."""
     story = begun()
     no, wait = unknown(story)
@@ -657,7 +657,7 @@ def test_a_person_who_says_call_again_means_one_call() -> None:
 
 
 @pytest.mark.parametrize("who", ["u_alice", "person:dave"])
-def test_whoever_stands_behind_the_run_does_not_settle_its_receipts(who: str) -> None:
+def test_involved_people_cannot_settle_receipts(who: str) -> None:
     """I43."""
     story = begun(involved="person:dave")
     no, _ = unknown(story)
@@ -665,7 +665,7 @@ def test_whoever_stands_behind_the_run_does_not_settle_its_receipts(who: str) ->
         story.settle_by(who, no, "done")
 
 
-def test_nobody_says_in_time_how_it_ended_and_a_person_says_it_later() -> None:
+def test_a_receipt_can_be_settled_after_its_wait_expired() -> None:
     story = begun()
     no, wait = unknown(story)
     story.suspend("main", wait)
@@ -683,7 +683,7 @@ def test_nobody_says_in_time_how_it_ended_and_a_person_says_it_later() -> None:
 
 
 @pytest.mark.parametrize("end", ["timeout", "cancel", "complete"])
-def test_a_step_that_ends_leaves_nothing_intended(end: str) -> None:
+def test_an_ended_step_has_no_open_intent(end: str) -> None:
     story = begun(timeout_seconds=100)
     no = story.intend().no
     assert no is not None
@@ -698,7 +698,7 @@ def test_a_step_that_ends_leaves_nothing_intended(end: str) -> None:
     assert story.receipt(no).state == "unknown"
 
 
-def test_a_repeat_in_a_frozen_tenant_ends_the_step_and_leaves_the_receipt_to_people() -> None:
+def test_a_repeat_during_a_freeze_ends_the_step_and_leaves_the_receipt_unknown() -> None:
     story = begun()
     no = crashed(story, repeats="native_key")
     story.governance = governance(frozen=("*",))
@@ -710,7 +710,7 @@ def test_a_repeat_in_a_frozen_tenant_ends_the_step_and_leaves_the_receipt_to_peo
 # --------------------------------------------------------------------------------- undo, compensation, budget
 
 
-def test_a_reversal_that_succeeded_owes_the_news_to_the_run_it_takes_back() -> None:
+def test_a_successful_reversal_notifies_the_original_run() -> None:
     story = begun()
     reply = story.intend(story.act(reverses=(OTHER_RUN, 3)))
     assert reply.no is not None
@@ -721,7 +721,7 @@ def test_a_reversal_that_succeeded_owes_the_news_to_the_run_it_takes_back() -> N
     assert msgspec.msgpack.decode(row.body) == {"no": 3, "by_run": story.run_id, "by_no": reply.no}
 
 
-def test_a_receipt_is_marked_reversed_once_also_after_its_run() -> None:
+def test_a_receipt_is_marked_reversed_once_even_after_its_run() -> None:
     story = begun()
     no = story.intend().no
     assert no is not None
@@ -739,7 +739,7 @@ def test_a_receipt_is_marked_reversed_once_also_after_its_run() -> None:
 
 @pytest.mark.clause("GWI-05")
 @pytest.mark.parametrize(("compensate", "wrote"), [(True, True), (True, False), (False, True)])
-def test_a_canceled_run_that_wrote_owes_what_takes_it_back(compensate: bool, wrote: bool) -> None:
+def test_a_canceled_run_with_writes_owes_a_compensation(compensate: bool, wrote: bool) -> None:
     story = begun(compensate=compensate)
     no = story.intend().no
     assert no is not None

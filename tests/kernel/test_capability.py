@@ -8,19 +8,19 @@ from tenure.limits import NAME_CHARS_MAX
 
 
 @pytest.mark.parametrize("what", [cap.RUN, cap.tool("github.label"), cap.flow("release", "2")])
-def test_a_capability_divides_into_what_it_was_made_of(what: str) -> None:
+def test_a_capability_splits_into_its_parts(what: str) -> None:
     assert cap.capability("default", what) == f"default|{what}"
     assert cap.split(cap.capability("default", what)) == ("default", what)
 
 
-def test_a_plain_queue_needs_nothing() -> None:
+def test_a_plain_queue_needs_no_encoding() -> None:
     assert cap.split("default") == ("default", "")
 
 
 @pytest.mark.parametrize(
     ("queue", "what"), [("a|b", "run"), ("a", "tool:x|y"), ("", "run"), ("a", ""), ("a\n", "run")]
 )
-def test_parts_that_could_be_taken_for_others_are_refused(queue: str, what: str) -> None:
+def test_ambiguous_parts_are_refused(queue: str, what: str) -> None:
     with pytest.raises(TenureError, match="without '\\|'"):
         cap.capability(queue, what)
 

@@ -30,7 +30,7 @@ def lines(story: ActStory) -> list[CostLineRow]:
     return list(story.snap.cost_lines.values())
 
 
-def test_costs_are_counted_and_the_run_that_spends_more_than_its_budget_ends() -> None:
+def test_a_run_that_exceeds_its_budget_ends() -> None:
     story = begun(budget=100, currency="EUR")
     story.checkpoint("main", "one", spent=spent(60, "EUR"))
     story.checkpoint("main", "one", spent=spent(60, "EUR"), again=True)
@@ -47,7 +47,7 @@ def test_costs_are_counted_and_the_run_that_spends_more_than_its_budget_ends() -
 
 
 @pytest.mark.parametrize("last", ["complete", "fail"])
-def test_a_last_word_over_the_budget_ends_the_run_and_is_kept_as_evidence(last: str) -> None:
+def test_a_final_message_over_the_budget_ends_the_run_and_is_kept_as_evidence(last: str) -> None:
     story = begun(budget=10)
     if last == "complete":
         reply = story.complete(output=b"dear", spent=spent(11))
@@ -59,7 +59,7 @@ def test_a_last_word_over_the_budget_ends_the_run_and_is_kept_as_evidence(last: 
     assert b"dear" in [row.body for row in story.payloads.values()]
 
 
-def test_a_run_without_a_budget_counts_and_goes_on() -> None:
+def test_a_run_without_a_budget_counts_costs_and_continues() -> None:
     story = begun()
     story.checkpoint("main", "one", spent=spent(10**9))
     story.complete(spent=spent(5))
@@ -68,7 +68,7 @@ def test_a_run_without_a_budget_counts_and_goes_on() -> None:
         begun().checkpoint("main", "one", spent=spent(-1))
 
 
-def test_lines_are_kept_by_provider_model_currency_and_day() -> None:
+def test_cost_lines_are_kept_per_provider_model_currency_and_day() -> None:
     story = begun(budget=1_000)
     story.checkpoint("main", "one", spent=spent(5) + spent(7, model="small") + spent(9, "EUR"))
     story.checkpoint("main", "two", spent=spent(6, calls=2))
@@ -115,7 +115,7 @@ def test_an_act_after_the_budget_is_over_is_refused_with_the_lease() -> None:
     assert story.run_spend.writes == 0
 
 
-def test_beyond_so_many_lines_costs_are_counted_as_others() -> None:
+def test_above_the_line_limit_costs_are_counted_as_other() -> None:
     story = begun()
     for first in range(0, COST_LINES_PER_RUN_MAX + 50, 50):
         many = tuple(Cost("openai", f"m{no}", micros=1) for no in range(first, first + 50))
@@ -126,7 +126,7 @@ def test_beyond_so_many_lines_costs_are_counted_as_others() -> None:
     assert story.run_spend.spent == COST_LINES_PER_RUN_MAX + 50
 
 
-def test_costs_that_are_none_are_refused() -> None:
+def test_invalid_costs_are_refused() -> None:
     many = tuple(Cost("p", "m", micros=1, currency=f"C{no}") for no in range(CURRENCIES_PER_RUN_MAX + 1))
     for wrong in (
         many,
@@ -142,7 +142,7 @@ def test_costs_that_are_none_are_refused() -> None:
         assert lines(story) == []
 
 
-def test_what_is_told_is_added_up_and_bounded() -> None:
+def test_reported_costs_are_summed_and_limited() -> None:
     told = sum_costs([Cost("p", "m", 1, 2, 3), Cost("p", "m", 1, 2, 4), Cost("p", "n", micros=9)])
     assert told == [Cost("p", "n", micros=9), Cost("p", "m", 2, 4, 7, calls=2)]
     many = sum_costs((Cost("p", f"m{no}", micros=no) for no in range(1, 101)), most=10)

@@ -34,7 +34,7 @@ def day(cron: Cron, date: str, hours: int = 30) -> list[str]:
 # ------------------------------------------------------------------------------------------- by example
 
 
-def test_slots_are_after_a_moment_and_to_the_minute() -> None:
+def test_slots_are_after_a_time_and_at_full_minutes() -> None:
     cron = parse_cron("*/15 9 * * 1-5")
     assert cron.after(at("2026-01-05 09:00")) == at("2026-01-05 09:15")
     assert cron.after(at("2026-01-05 09:00") - 1) == at("2026-01-05 09:00")
@@ -62,7 +62,7 @@ def test_slots_are_after_a_moment_and_to_the_minute() -> None:
         ("Pacific/Apia", "2011-12-30", "30 2 30 12 *", ["12-30T10:00"]),
     ],
 )
-def test_a_time_of_the_day_comes_once_when_the_clocks_change(
+def test_a_time_of_day_occurs_once_when_the_clocks_change(
     zone: str, date: str, cron: str, expected: list[str]
 ) -> None:
     assert day(parse_cron(cron, zone), date)[: len(expected)] == expected
@@ -84,7 +84,7 @@ def test_every_quarter_of_an_hour_keeps_firing(zone: str, date: str) -> None:
     assert {b - a for a, b in pairwise(slots)} == {15 * MINUTE_US}
 
 
-def test_an_hourly_one_follows_the_clock_as_it_goes() -> None:
+def test_an_hourly_schedule_follows_the_wall_clock() -> None:
     cron = parse_cron("30 * * * *", "Europe/Berlin")
     assert day(cron, "2026-10-25", 3) == ["10-25T00:30", "10-25T01:30", "10-25T02:30"]
     assert day(cron, "2026-03-29", 3) == ["03-29T00:30", "03-29T01:30", "03-29T02:30"]
@@ -92,7 +92,7 @@ def test_an_hourly_one_follows_the_clock_as_it_goes() -> None:
     assert day(half, "2026-10-03", 18)[-3:] == ["10-03T14:30", "10-03T16:00", "10-03T17:00"]
 
 
-def test_the_newest_slots_cost_what_they_are_and_not_what_was_missed() -> None:
+def test_finding_the_newest_slots_does_not_walk_the_missed_ones() -> None:
     cron = parse_cron("* * * * *", "Europe/Berlin")
     until = at("2026-06-01 12:00")
     assert cron.newest(0, until, 3) == [until - 2 * MINUTE_US, until - MINUTE_US, until]
@@ -147,7 +147,7 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
 
 
 @given(st.text(alphabet="0123456789*/-,#LW MONJAN\n²", max_size=30))
-def test_whatever_is_written_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     with contextlib.suppress(TenureError):  # anything else is a defect
         assert parse_cron(text).after(0) is not None
 
@@ -201,7 +201,7 @@ def by_the_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end:
     hours,
     st.integers(-600, 600),
 )
-def test_slots_are_what_the_clock_on_the_wall_says(
+def test_slots_match_the_wall_clock(
     where: tuple[str, str], minutes: set[int], hours: set[int], shift: int
 ) -> None:
     zone, date = where

@@ -51,9 +51,7 @@ def test_weights_are_respected(weights: list[int], limit: int) -> None:
 
 @settings(max_examples=cases(50))
 @given(WEIGHTS, st.integers(0, 120), st.booleans())
-def test_a_lane_that_was_idle_or_at_its_cap_has_earned_nothing(
-    weights: list[int], away: int, capped: bool
-) -> None:
+def test_an_idle_or_capped_queue_earns_no_credit(weights: list[int], away: int, capped: bool) -> None:
     lanes, caps, shares = LANES[: len(weights)], caps_of(weights), FairShares()
     claims(shares, lanes, caps, 20)
     back = lanes[0]
@@ -68,7 +66,7 @@ def test_a_lane_that_was_idle_or_at_its_cap_has_earned_nothing(
 
 @settings(max_examples=cases(50))
 @given(WEIGHTS, st.integers(0, 200), st.booleans())
-def test_the_single_step_of_a_new_lane_is_served_within_one_round(
+def test_the_single_step_of_a_new_queue_is_served_within_one_round(
     weights: list[int], before: int, someone_capped: bool
 ) -> None:
     lanes, caps, shares = LANES[: len(weights)], caps_of([*weights, 1]), FairShares()
@@ -80,7 +78,7 @@ def test_the_single_step_of_a_new_lane_is_served_within_one_round(
 
 
 @given(st.integers(1, 200), st.integers(1, 50))
-def test_a_capped_lane_does_not_hold_a_busy_one_and_a_new_one_apart(before: int, after: int) -> None:
+def test_a_capped_queue_does_not_delay_a_new_one(before: int, after: int) -> None:
     shares = FairShares()
     capped, busy, new = LANES[:3]
     claims(shares, [capped, busy], {}, 2)
@@ -89,7 +87,7 @@ def test_a_capped_lane_does_not_hold_a_busy_one_and_a_new_one_apart(before: int,
     assert abs(got[busy] - got[new]) <= 2
 
 
-def test_whoever_meets_nobody_starts_where_the_last_one_was() -> None:
+def test_a_queue_without_competitors_starts_at_the_last_position() -> None:
     shares = FairShares()
     first, second = LANES[:2]
     claims(shares, [first], {}, 100)

@@ -18,9 +18,7 @@ PAIRS = [
 @pytest.mark.parametrize(
     ("machine", "state", "given"), PAIRS, ids=[f"{m.name}-{s}-{g}".replace(" ", "_") for m, s, g in PAIRS]
 )
-def test_every_state_takes_its_row_or_refuses_and_changes_nothing(
-    machine: Machine, state: str, given: str
-) -> None:
+def test_every_state_accepts_exactly_its_inputs(machine: Machine, state: str, given: str) -> None:
     written = [edge for edge in machine.edges if (edge.state, edge.input) == (state, given)]
     before = (machine.edges, machine.states, machine.terminal)
     if written:
@@ -36,13 +34,13 @@ def test_every_state_takes_its_row_or_refuses_and_changes_nothing(
 
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=lambda m: m.name.replace(" ", "_"))
-def test_an_input_nobody_knows_is_refused_in_every_state(machine: Machine) -> None:
+def test_an_unknown_input_is_refused_in_every_state(machine: Machine) -> None:
     for state in machine.states:
         with pytest.raises(TenureError):
             machine.take(state, "no such input")
 
 
-def test_a_line_of_a_table_reads_as_states_input_next_and_owner() -> None:
+def test_a_table_row_has_states_input_next_and_owner() -> None:
     assert parse_edges("""
         # a comment
         created, queued: cancel -> canceled
@@ -74,7 +72,7 @@ def test_a_broken_table_is_refused(problem: str, terminal: list[str], table: str
 # ------------------------------------------------------------------------------------------- run paths
 
 
-def test_a_change_of_status_is_a_way_through_the_runs_table() -> None:
+def test_a_change_of_status_is_a_path_of_the_run_table() -> None:
     for (old, new), path in RUN_PATHS.items():
         assert 1 <= len(path) <= 2
         here = old
@@ -88,12 +86,12 @@ def test_no_status_follows_a_terminal_one() -> None:
     assert {old for old, _ in RUN_PATHS} & RUN.terminal == set()
 
 
-def test_waits_are_entered_only_from_running() -> None:
+def test_waiting_states_are_entered_only_from_running() -> None:
     waits = {"waiting_approval", "waiting_external", "retry_wait"}
     assert {edge.state for edge in RUN.edges if edge.next in waits} == {"running"}
 
 
-def test_a_cancel_always_passes_canceling() -> None:
+def test_a_cancel_always_passes_through_canceling() -> None:
     for (old, new), path in RUN_PATHS.items():
         if new == "canceled":
             assert path[-1].state == "canceling", f"from {old}"
@@ -132,19 +130,19 @@ def problems_of(moves: Moves, monkeypatch: pytest.MonkeyPatch) -> str:
     return "\n".join(refinement.kernel_problems())
 
 
-def test_a_state_without_a_way_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_without_an_exit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = {key: move for key, move in MOVES.items() if key[1].step != "retry_wait"}
     assert "retry_wait/failed/completed is a dead end" in problems_of(fewer, monkeypatch)
 
 
-def test_a_move_that_nothing_leads_to_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_move_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = {key: move for key, move in MOVES.items() if not key[0].startswith("claim")}
     assert "the move ack starts in leased/leased/granted, which nothing reaches" in problems_of(
         fewer, monkeypatch
     )
 
 
-def test_an_edge_that_no_move_takes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_edge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = {key: move for key, move in MOVES.items() if key[0] != "cancel_ack"}
     assert "no move takes the edge active -cancel_ack-> canceled of lease" in problems_of(fewer, monkeypatch)
 
@@ -166,7 +164,7 @@ def test_an_attempt_replaced_while_it_runs_is_found(monkeypatch: pytest.MonkeyPa
     assert "the move expire replaces a lease that is active" in found
 
 
-def test_a_circle_without_an_exit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cycle_without_an_exit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     gate = JointState("waiting_external")
     circle = {key: move for key, move in MOVES.items() if key[1] != gate}
     circle["settle", gate] = Move("settle", gate, gate, (gate,), ())

@@ -240,7 +240,7 @@ MAKE: dict[str, tuple[dict[str, Any], Deed]] = {
 @pytest.mark.parametrize(
     ("name", "place"), MOVES, ids=lambda part: str(part) if isinstance(part, str) else _short(part)
 )
-def test_a_move_leads_from_its_place_to_its_end(name: str, place: JointState) -> None:
+def test_a_move_leads_from_its_start_to_its_end(name: str, place: JointState) -> None:
     plan, stand = PLACES[place]
     needed, make = MAKE[name]
     story = begin(**{**plan, **needed})
@@ -375,13 +375,13 @@ PATHS: dict[tuple[str, str], Callable[[], Any]] = {
 }
 
 
-def test_every_path_of_a_run_has_its_story_or_its_reason() -> None:
+def test_every_path_of_a_run_has_a_story_or_a_reason() -> None:
     assert PATHS.keys() | NEVER.keys() == RUN_PATHS.keys()
     assert not PATHS.keys() & NEVER.keys()
 
 
 @pytest.mark.parametrize(("old", "new"), PATHS)
-def test_a_run_goes_this_path(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_story_walks_its_path(old: str, new: str, monkeypatch: pytest.MonkeyPatch) -> None:
     walked: set[tuple[str, str]] = set()
     before = vars(draft)["walked_paths"]
     monkeypatch.setattr(draft, "walked_paths", walked)

@@ -29,7 +29,7 @@ def owed(story: Story) -> list[list[list[int]]]:
     return [msgspec.msgpack.decode(row.body)["steps"] for row in story.outbox if row.topic == "resolve"]
 
 
-def test_a_run_of_skipped_steps_ends_in_the_commit_that_makes_it() -> None:
+def test_a_run_of_skipped_steps_ends_in_the_creating_commit() -> None:
     story = told(
         skipped("a"), skipped("b", kind="approval"), skipped("c", kind="wait", wait=c.WaitSpec(event="e"))
     )
@@ -47,12 +47,12 @@ def test_a_run_of_skipped_steps_ends_in_the_commit_that_makes_it() -> None:
     assert not story.snap.waits
 
 
-def test_a_thousand_skipped_steps_behind_each_other_need_no_thousand_calls_inside_each_other() -> None:
+def test_a_thousand_skipped_steps_in_a_row_need_no_recursion() -> None:
     story = told(*(skipped(f"s{i}") for i in range(1_000)))
     assert story.status == "succeeded"
 
 
-def test_what_needs_a_skipped_step_goes_on() -> None:
+def test_a_step_that_needs_a_skipped_step_continues() -> None:
     story = told(skipped("a"), c.StepSpec(name="b"))
     assert story.step("b").claimable
     story.claim("b")
@@ -60,7 +60,7 @@ def test_what_needs_a_skipped_step_goes_on() -> None:
     assert story.status == "succeeded"
 
 
-def test_a_step_with_a_template_is_owed_its_input_and_cannot_be_claimed() -> None:
+def test_a_step_with_a_template_cannot_be_claimed_before_it_is_resolved() -> None:
     story = told(open_("a"))
     assert (story.step("a").state, story.step("a").claimable, story.status) == ("pending", False, "queued")
     assert owed(story) == [[[0, 1]]]
@@ -71,7 +71,7 @@ def test_a_step_with_a_template_is_owed_its_input_and_cannot_be_claimed() -> Non
     assert story.claim("a").idempotency_key == "k1"
 
 
-def test_a_condition_that_turns_out_false_closes_the_step_and_the_run_without_a_worker() -> None:
+def test_a_false_condition_closes_the_step_and_the_run_without_a_worker() -> None:
     story = told(open_("a"), open_("b"))
     story.resolve("a", None, skipped=True)
     assert (story.step("a").state, story.step("a").reason) == ("succeeded", "CONDITION_FALSE")
@@ -81,7 +81,7 @@ def test_a_condition_that_turns_out_false_closes_the_step_and_the_run_without_a_
     assert not story.snap.attempts
 
 
-def test_an_expression_that_fails_fails_the_step_for_good() -> None:
+def test_a_failing_expression_fails_the_step_permanently() -> None:
     story = told(open_("a", retries=5), c.StepSpec(name="b"))
     story.resolve("a", None, code="EXPRESSION_FAILED", message=b"no such key")
     assert (story.step("a").state, story.step("a").reason) == ("failed", "EXPRESSION_FAILED")
@@ -89,7 +89,7 @@ def test_an_expression_that_fails_fails_the_step_for_good() -> None:
     assert (story.status, story.run.reason) == ("failed", "EXPRESSION_FAILED")
 
 
-def test_what_comes_twice_late_or_for_another_try_changes_nothing() -> None:
+def test_a_repeated_late_or_outdated_resolution_changes_nothing() -> None:
     story = told(open_("a"))
     assert story.resolve("a", n=2) == {"steps": 0}
     assert story.resolve("a") == {"steps": 1}
@@ -102,7 +102,7 @@ def test_what_comes_twice_late_or_for_another_try_changes_nothing() -> None:
     assert story.resolve("a") == {"steps": 0}
 
 
-def test_an_input_for_one_try_is_made_anew_for_the_next() -> None:
+def test_an_input_per_try_is_resolved_again_for_the_next_try() -> None:
     story = told(open_("a", retries=3))
     story.resolve("a", b'{"n":1}', each_try=True)
     story.claim("a")
@@ -116,7 +116,7 @@ def test_an_input_for_one_try_is_made_anew_for_the_next() -> None:
     assert story.status == "succeeded"
 
 
-def test_a_pause_holds_a_step_back_whether_its_input_comes_before_or_after() -> None:
+def test_a_pause_blocks_a_step_before_and_after_its_resolution() -> None:
     story = told(open_("a"), open_("b", needs=()))
     story.pause()
     story.resolve("a")
@@ -126,7 +126,7 @@ def test_a_pause_holds_a_step_back_whether_its_input_comes_before_or_after() -> 
     assert (story.step("b").state, story.step("b").claimable) == ("pending", False)
 
 
-def test_unpausing_does_not_hand_out_what_waits_for_its_next_input() -> None:
+def test_unpausing_does_not_release_a_step_that_waits_for_its_resolution() -> None:
     story = told(open_("a"))
     story.resolve("a", each_try=True)
     story.claim("a")
@@ -136,14 +136,14 @@ def test_unpausing_does_not_hand_out_what_waits_for_its_next_input() -> None:
     assert not story.step("a").claimable
 
 
-def test_a_cancel_ends_a_step_that_waits_for_its_input() -> None:
+def test_a_cancel_ends_a_step_that_waits_for_its_resolution() -> None:
     story = told(open_("a"))
     story.cancel()
     assert story.status == "canceled"
     assert story.resolve("a") == {"steps": 0}
 
 
-def test_many_steps_that_open_together_are_owed_together() -> None:
+def test_steps_that_become_ready_together_are_resolved_together() -> None:
     story = told(c.StepSpec(name="first"), *(open_(f"s{i}", needs=("first",)) for i in range(250)))
     story.claim("first")
     story.complete("first")
@@ -159,6 +159,6 @@ def test_many_steps_that_open_together_are_owed_together() -> None:
         {"condition": "x" * 3_000},
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(how: dict[str, Any]) -> None:
+def test_an_invalid_plan_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=r"belongs|must have"):
         told(c.StepSpec(name="a", **how))

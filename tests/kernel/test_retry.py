@@ -38,12 +38,12 @@ def test_an_exponential_backoff_stops_at_its_cap() -> None:
     assert [backoff.nominal_seconds(n) for n in range(1, 7)] == [1, 2, 4, 8, 10, 10]
 
 
-def test_the_ten_thousandth_failure_still_has_a_delay() -> None:
+def test_the_delay_of_the_ten_thousandth_failure_does_not_overflow() -> None:
     assert Backoff("exponential", base_seconds=1).nominal_seconds(10_000) == NOMINAL_SECONDS_MAX
     assert Backoff("exponential", base_seconds=1, cap_seconds=60).nominal_seconds(10_000) == 60
 
 
-def test_there_is_no_failure_number_zero() -> None:
+def test_failure_number_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="number 1"):
         Backoff("list", seconds=(1.0,)).nominal_seconds(0)
 
@@ -62,15 +62,13 @@ BACKOFFS = st.one_of(
 
 
 @given(BACKOFFS, st.integers(1, 2000), st.floats(0, 1), st.integers())
-def test_jitter_only_ever_adds_and_never_more_than_its_share(
-    backoff: Backoff, n: int, jitter: float, seed: int
-) -> None:
+def test_jitter_adds_at_most_its_share(backoff: Backoff, n: int, jitter: float, seed: int) -> None:
     nominal = round(backoff.nominal_seconds(n) * SECOND)
     assert nominal <= delay_us(backoff, n, jitter, Random(seed), None) <= nominal * (1 + jitter)
 
 
 @given(BACKOFFS, st.integers(1, 50), st.floats(0, 1), st.integers(), st.integers(-(10**12), 10**12))
-def test_no_delay_reaches_past_the_sla_or_below_zero(
+def test_a_delay_is_never_past_the_deadline_or_negative(
     backoff: Backoff, n: int, jitter: float, seed: int, until_cap_us: int
 ) -> None:
     free = delay_us(backoff, n, jitter, Random(seed), None)
@@ -82,7 +80,7 @@ def test_the_same_generator_gives_the_same_delays() -> None:
 
 
 @pytest.mark.parametrize("name", profiles.names())
-def test_a_thousand_failures_in_one_tick_come_back_spread(name: str) -> None:
+def test_jitter_spreads_a_thousand_simultaneous_failures(name: str) -> None:
     """Failure 20: with the profile's own jitter, no hundredth of the window gets a herd."""
     timing, rng = profiles.get(name).timing, Random(20)
     drawn = [delay_us(timing.backoff, 1, timing.jitter, rng, None) for _ in range(1000)]
@@ -113,7 +111,7 @@ def test_a_thousand_failures_in_one_tick_come_back_spread(name: str) -> None:
         ("unknown field", {"kind": "list", "seconds": [1], "second": 2}),
     ],
 )
-def test_a_backoff_that_cannot_be_is_refused(problem: str, data: dict[str, object]) -> None:
+def test_an_invalid_backoff_is_refused(problem: str, data: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError, match=problem):
         msgspec.convert(data, Backoff)
 
@@ -128,12 +126,12 @@ def test_the_first_rule_that_matches_decides() -> None:
     ]  # fmt: skip
 
 
-def test_codes_are_compared_with_their_case() -> None:
+def test_codes_are_case_sensitive() -> None:
     assert is_retryable([FailureRule("NETWORK*", True)], False, "network") is False
 
 
 @pytest.mark.clause("DCI-13")
-def test_delta_ci_retries_what_is_transient_and_nothing_else() -> None:
+def test_delta_ci_retries_only_transient_failures() -> None:
     profile = profiles.get("delta-ci")
     for code in ("NETWORK", "INFRA", "RUNNER_STARTUP", "CACHE_FETCH", "REGISTRY_FETCH", "FLAKY_TEST"):
         assert profile.retryable(code), code

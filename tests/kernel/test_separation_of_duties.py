@@ -38,7 +38,7 @@ def behind(story: Story) -> set[str]:
     return {story.snap.spec.requester, *story.snap.spec.involved.split()}
 
 
-def test_a_signal_counts_for_its_senders_once_a_wait_has_taken_it() -> None:
+def test_the_sender_of_a_signal_is_involved_once_a_wait_has_taken_it() -> None:
     story = Story(plan=[WAIT, GATE], profile="agent-runs")
     told(story, "other", "person:eve")
     assert "person:eve" not in behind(story), "nobody has taken it"
@@ -49,7 +49,7 @@ def test_a_signal_counts_for_its_senders_once_a_wait_has_taken_it() -> None:
     assert story.violations() == []
 
 
-def test_what_a_child_came_to_counts_for_those_behind_the_child() -> None:
+def test_people_involved_in_a_child_are_involved_in_its_parent() -> None:
     story = Story()
     story.claim()
     story.open_wait("main", "kid", child=c.StartChild(run_id=77, workflow="kid", on_close="leave"))
@@ -61,7 +61,7 @@ def test_what_a_child_came_to_counts_for_those_behind_the_child() -> None:
     assert "person:ada" in behind(story)
 
 
-def test_whoever_says_what_an_action_returned_stands_behind_the_run() -> None:
+def test_a_person_who_settles_a_receipt_is_involved_in_the_run() -> None:
     for how, more, counts in (("done", {"result": b"1"}, True), ("done", {}, False), ("not_done", {}, False)):
         story = ActStory()
         story.claim()
@@ -75,9 +75,7 @@ def test_whoever_says_what_an_action_returned_stands_behind_the_run() -> None:
 @pytest.mark.parametrize(
     ("unknown", "code"), [(MORE_PEOPLE, "TOO_MANY_BEHIND"), ("slack:T1/U1", "ACCOUNT_NOT_LINKED")]
 )
-def test_nobody_says_what_an_action_returned_where_somebody_unknown_stands_behind_the_run(
-    unknown: str, code: str
-) -> None:
+def test_nobody_settles_receipts_of_a_run_with_unknown_people(unknown: str, code: str) -> None:
     story = ActStory()
     story.claim()
     lost = story.intend(story.act("c#1")).no or 0
@@ -91,7 +89,7 @@ def test_nobody_says_what_an_action_returned_where_somebody_unknown_stands_behin
     story.settle_by("person:bob", lost, "not_done")
 
 
-def test_too_many_people_are_counted_and_not_named() -> None:
+def test_involved_people_above_the_limit_are_counted_not_named() -> None:
     story = Story(plan=[GATE], profile="agent-runs")
     for n in range(INVOLVED_PEOPLE_MAX + 5):
         context = c.Context(f"person:p{n}", "user", "x")
@@ -106,7 +104,7 @@ def test_too_many_people_are_counted_and_not_named() -> None:
     assert story.violations() == []
 
 
-def test_only_somebody_new_behind_a_run_makes_an_event() -> None:
+def test_only_a_newly_involved_person_writes_an_event() -> None:
     story = Story(plan=[GATE], profile="agent-runs")
     ada = c.InvolvePeople(
         run_id=story.run_id, involved="person:ada", context=c.Context("person:ada", "user", "runner/claim")
@@ -136,7 +134,7 @@ def test_only_somebody_new_behind_a_run_makes_an_event() -> None:
         ("uid:1000", {"uid:", "person:z"}),
     ],
 )
-def test_people_count_as_one_with_whoever_made_them_and_so_on(who: str, one: set[str]) -> None:
+def test_a_person_counts_as_one_with_their_creators(who: str, one: set[str]) -> None:
     made = {"x": "person:ada", "y": "person:x", "z": "uid:0"}
     ties = LinkedPeople(UnconfirmedPerson(name, by) for name, by in made.items())
     assert ties.linked_with(who) == one

@@ -12,7 +12,7 @@ def receipts_of(story: ActStory) -> list[ReceiptRow]:
     return list(story.snap.receipts.values())
 
 
-def test_of_many_receipts_only_the_open_ones_are_kept_and_the_others_are_looked_up() -> None:
+def test_a_snapshot_keeps_only_open_receipts() -> None:
     story = ActStory()
     story.claim()
     for number in range(RECEIPTS_KEPT_MAX):
@@ -38,7 +38,7 @@ def test_of_many_receipts_only_the_open_ones_are_kept_and_the_others_are_looked_
         assert ask() == [row]
 
 
-def test_of_many_events_only_those_that_nobody_has_taken_are_kept_and_the_others_are_looked_up() -> None:
+def test_a_snapshot_keeps_only_events_that_were_not_taken() -> None:
     snap = Snapshot.of_new_run(1)
     snap.know(("buffered", "go"))
     for no in range(STEPS_KEPT_MAX + 2):
@@ -52,7 +52,7 @@ def test_of_many_events_only_those_that_nobody_has_taken_are_kept_and_the_others
     assert asked.value.keys == (("inbox_id", "event-8"),)
 
 
-def test_attempts_are_looked_up_again_and_nothing_else_is() -> None:
+def test_a_snapshot_reloads_only_attempts() -> None:
     snap = Snapshot.of_new_run(1)
     for key in (("attempt", 0, 1), ("step", 3)):
         snap.know(key)

@@ -231,7 +231,7 @@ def plan_by(chance: random.Random, profile: str) -> list[str | c.StepSpec] | Non
 # The seed is hypothesis's, what follows from it is not: deeds it draws one by one stay near the ground.
 @settings(max_examples=cases(300))
 @given(profile=st.sampled_from(profiles.names()), seed=st.integers(0, 2**32), length=st.integers(1, 90))
-def test_the_status_is_what_the_steps_say_whatever_is_done(profile: str, seed: int, length: int) -> None:
+def test_the_status_always_follows_from_the_steps(profile: str, seed: int, length: int) -> None:
     chance = random.Random(seed)
     story = Story(
         profile=profile,
@@ -320,7 +320,7 @@ def stories() -> dict[str, Story]:
 @pytest.mark.clause("GWI-02", "GWI-04")
 @pytest.mark.parametrize("status", list(stories()))
 @pytest.mark.parametrize("command", EVERYWHERE, ids=lambda command: command.__name__)
-def test_a_command_is_accepted_by_its_states_and_refused_by_all_others(
+def test_a_command_is_accepted_in_its_states_and_refused_in_all_others(
     status: str, command: type[c.RunCommand]
 ) -> None:
     accepted = {

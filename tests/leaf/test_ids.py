@@ -14,13 +14,13 @@ moments = st.integers(min_value=0, max_value=4_000_000_000_000_000)
 
 
 @given(seeds, moments)
-def test_an_id_and_its_text_are_the_same(seed: int, moment: int) -> None:
+def test_an_id_and_its_text_convert_both_ways(seed: int, moment: int) -> None:
     run_id = RunIds(seed).new(moment)
     assert run_int(run_text(run_id)) == run_id
 
 
 @given(seeds, st.lists(moments, min_size=2, max_size=20))
-def test_ids_of_one_process_ascend_whatever_its_clock_says(seed: int, times: list[int]) -> None:
+def test_ids_of_one_process_ascend_even_if_its_clock_does_not(seed: int, times: list[int]) -> None:
     ids = RunIds(seed)
     made = [ids.new(moment) for moment in times]
     assert made == sorted(set(made))
@@ -28,12 +28,12 @@ def test_ids_of_one_process_ascend_whatever_its_clock_says(seed: int, times: lis
 
 
 @given(seeds, seeds, moments)
-def test_whoever_comes_a_second_later_comes_later(seed: int, other: int, moment: int) -> None:
+def test_ids_of_a_later_second_sort_later(seed: int, other: int, moment: int) -> None:
     assert RunIds(seed).new(moment) < RunIds(other).new(moment + SECOND)
 
 
 @given(seeds, st.lists(st.sampled_from(["acme", "globex", "initech"]), max_size=60))
-def test_an_id_tells_nothing_of_how_many_runs_others_make(seed: int, tenants: list[str]) -> None:
+def test_an_id_does_not_reveal_the_number_of_runs_of_others(seed: int, tenants: list[str]) -> None:
     ids = RunIds(seed)
     made = [(tenant, ids.new(MOMENT, tenant)) for tenant in tenants]
     for tenant in set(tenants):
@@ -42,7 +42,7 @@ def test_an_id_tells_nothing_of_how_many_runs_others_make(seed: int, tenants: li
     assert len({run_id for _, run_id in made}) == len(made)
 
 
-def test_what_is_drawn_for_one_tenant_is_unrelated_to_what_is_drawn_for_another() -> None:
+def test_ids_of_different_tenants_are_unrelated() -> None:
     ids = RunIds(7)
     begun = [ids.new(MOMENT, f"t{number}") & ((1 << 31) - 1) for number in range(4_000)]
     assert len({number >> 20 for number in begun}) > 950, "of 1024 parts"
@@ -62,7 +62,7 @@ def test_tenants_that_begin_at_the_same_number_never_get_the_same_id() -> None:
     assert len(set(made)) == 100
 
 
-def test_many_of_one_moment_keep_its_second() -> None:
+def test_many_ids_of_one_moment_keep_its_second() -> None:
     ids = RunIds()
     made = [ids.new(MOMENT) for _ in range(10_000)]
     assert len(set(made)) == 10_000
@@ -75,7 +75,7 @@ def test_two_processes_count_from_different_numbers_and_so_does_one_in_the_next_
     assert len({run_text(run_id)[22:] for run_id in (a, b, c)}) == 3
 
 
-def test_the_numbers_that_processes_count_from_lie_all_over() -> None:
+def test_the_start_numbers_of_processes_are_spread() -> None:
     """So that those who make many runs in one moment hardly ever meet: nothing of the moment is in them."""
     begun = [RunIds(seed).new(MOMENT) & ((1 << 31) - 1) for seed in range(4_000)]
     assert len({number >> 20 for number in begun}) > 950, "of 1024 parts"
@@ -85,7 +85,7 @@ def test_the_numbers_that_processes_count_from_lie_all_over() -> None:
 @pytest.mark.parametrize(
     "text", ["", "run_2026-02-30_080000_abc123", "run_2026-02-14_080000_zzzzzz", "apr_1"]
 )
-def test_what_is_no_id_is_no_run(text: str) -> None:
+def test_an_invalid_id_is_run_not_found(text: str) -> None:
     with pytest.raises(TenureError) as refused:
         run_int(text)
     assert refused.value.code == "RUN_NOT_FOUND"

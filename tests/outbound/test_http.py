@@ -77,16 +77,16 @@ def service() -> Iterator[ServiceDouble]:
 
 
 @pytest.mark.parametrize("address", CLOSED)
-def test_what_only_this_machine_or_its_network_reaches_is_out_of_reach(address: str) -> None:
+def test_local_and_private_addresses_are_refused(address: str) -> None:
     assert not is_allowed(address, AllowedNetworks())
 
 
 @pytest.mark.parametrize("address", OPEN)
-def test_the_world_is_in_reach(address: str) -> None:
+def test_public_addresses_are_allowed(address: str) -> None:
     assert is_allowed(address, AllowedNetworks())
 
 
-def test_link_local_and_its_like_stay_out_of_reach_whatever_is_allowed() -> None:
+def test_link_local_addresses_are_always_refused() -> None:
     wide = AllowedNetworks(loopback=True, private=True, networks=("0.0.0.0/0", "::/0"))
     for address in (
         METADATA,
@@ -119,7 +119,7 @@ def test_link_local_and_its_like_stay_out_of_reach_whatever_is_allowed() -> None
         "fd00:42::42",
     ],
 )
-def test_what_a_cloud_tells_its_machines_is_out_of_reach_in_every_writing(address: str) -> None:
+def test_cloud_metadata_addresses_are_refused_in_every_notation(address: str) -> None:
     wide = AllowedNetworks(loopback=True, private=True, networks=("0.0.0.0/0", "::/0"))
     ip = ip_address(address)
     writings = [address]
@@ -182,7 +182,7 @@ def test_what_a_cloud_tells_its_machines_is_out_of_reach_in_every_writing(addres
         ("", True),
     ],
 )
-def test_only_listed_hosts_are_asked(url: str, is_refused: bool) -> None:
+def test_only_listed_hosts_are_called(url: str, is_refused: bool) -> None:
     way = OutboundRoute(hosts=("api.example.com", "other.example.com:8443", "*.example.org", *V6))
     assert (find_url_problem(url, way) is not None) == is_refused
 
@@ -202,7 +202,7 @@ def rebind(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
     return asked
 
 
-async def test_a_name_that_leads_to_a_private_address_is_not_followed(
+async def test_a_host_name_that_resolves_to_a_private_address_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for address in ("127.0.0.1", METADATA, "::ffff:127.0.0.1", "64:ff9b::7f00:1"):
@@ -214,7 +214,7 @@ async def test_a_name_that_leads_to_a_private_address_is_not_followed(
         assert raised.value.refused
 
 
-async def test_the_address_that_was_looked_at_is_the_one_connected_to(
+async def test_the_checked_address_is_the_one_connected_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A name that leads to the world when it is looked at, and to this machine a moment later."""
@@ -233,7 +233,7 @@ async def test_the_address_that_was_looked_at_is_the_one_connected_to(
     assert (asked, connected) == (["api.example.com"], [OPEN[0]])
 
 
-async def test_a_redirect_is_an_answer_and_is_not_followed(service: ServiceDouble) -> None:
+async def test_redirects_are_returned_and_not_followed(service: ServiceDouble) -> None:
     with ServiceDouble() as elsewhere:
         for target in (f"http://{METADATA}/latest/", f"{elsewhere.url}/effects", "/log"):
             service.trouble(status=302, headers={"Location": target}, methods=frozenset({"GET"}))
@@ -243,9 +243,7 @@ async def test_a_redirect_is_an_answer_and_is_not_followed(service: ServiceDoubl
     assert len(service.requests) == 3
 
 
-async def test_proxies_of_the_environment_are_not_used(
-    service: ServiceDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxy_variables_are_ignored(service: ServiceDouble, monkeypatch: pytest.MonkeyPatch) -> None:
     with ServiceDouble() as proxy:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
@@ -256,7 +254,7 @@ async def test_proxies_of_the_environment_are_not_used(
         assert proxy.requests == []
 
 
-async def test_without_tls_a_request_goes_to_listed_networks_only(
+async def test_requests_without_tls_go_only_to_listed_networks(
     service: ServiceDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rebind(monkeypatch, OPEN[0])
@@ -275,7 +273,7 @@ class Large(Double):
         return DoubleReply(200, "x" * (2 * http.ANSWER_BYTES_MAX if not packed else 10), packed)
 
 
-async def test_an_answer_is_read_up_to_a_limit_and_never_unpacked() -> None:
+async def test_a_response_is_read_up_to_a_limit_and_never_decompressed() -> None:
     with Large() as double:
         answer = await send_request("GET", f"{double.url}/", way_to(double), deadline=soon())
         assert (answer.status, answer.cut, len(answer.body)) == (200, True, http.ANSWER_BYTES_MAX)
@@ -290,7 +288,7 @@ async def test_an_answer_is_read_up_to_a_limit_and_never_unpacked() -> None:
         assert len(double.requests) == 2
 
 
-async def test_a_fault_says_whether_anything_was_sent(service: ServiceDouble) -> None:
+async def test_a_fault_tells_whether_anything_was_sent(service: ServiceDouble) -> None:
     way, url = way_to(service), f"{service.url}/effects"
     with pytest.raises(RequestNotSent) as raised:
         await send_request("POST", url, way, deadline=soon(-1.0))
@@ -354,7 +352,7 @@ except RequestNotSent as fault:
 """
 
 
-async def test_a_process_that_is_stopped_past_the_deadline_sends_nothing_when_it_goes_on(
+async def test_a_process_paused_past_the_deadline_sends_nothing(
     service: ServiceDouble,
 ) -> None:
     """Failure 15: SIGSTOP between INTENT and the call. In time it is sent, too late it is not."""
@@ -379,7 +377,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return make_certificate(tmp_path, "api.example.test")
 
 
-async def test_tls_and_host_have_the_name_although_the_address_is_connected_to(
+async def test_tls_and_host_use_the_name_while_connecting_to_the_address(
     certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

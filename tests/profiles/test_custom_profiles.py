@@ -37,7 +37,7 @@ def refused(folder: Path) -> TenureError:
     return caught.value
 
 
-def test_without_the_setting_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_setting_there_are_no_custom_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TENURE_PROFILES", raising=False)
     assert choose_profiles() is None
     monkeypatch.setenv("TENURE_PROFILES", "")
@@ -60,7 +60,7 @@ def test_the_files_of_the_folder_are_profiles(folder: Path) -> None:
     assert profiles.get("ours").title == "Plain"
 
 
-def test_they_are_read_once(folder: Path) -> None:
+def test_custom_profiles_are_read_once(folder: Path) -> None:
     (folder / "a.toml").write_text(OURS)
     custom_profiles.load_custom_profiles()
     (folder / "a.toml").write_text(OURS.replace("retries = 3", "retries = 5"))
@@ -68,7 +68,7 @@ def test_they_are_read_once(folder: Path) -> None:
     assert custom_profiles.load_custom_profiles()["ours"].profile.timing.retries == 3
 
 
-def test_a_workflow_has_one_before_there_is_an_engine(folder: Path) -> None:
+def test_a_workflow_may_use_a_custom_profile_before_an_engine_exists(folder: Path) -> None:
     (folder / "a.toml").write_text(OURS)
 
     @tenure.workflow(profile="ours")
@@ -78,7 +78,7 @@ def test_a_workflow_has_one_before_there_is_an_engine(folder: Path) -> None:
     assert greet.profile.name == "ours"
 
 
-def test_a_declared_workflow_may_name_one(folder: Path) -> None:
+def test_a_declared_workflow_may_name_a_custom_profile(folder: Path) -> None:
     (folder / "a.toml").write_text(OURS)
     found = declared.load_workflow("name: x\nprofile: ours\nsteps:\n  - id: a\n    run: [make]\n")
     assert found.profile == "ours"
@@ -86,7 +86,7 @@ def test_a_declared_workflow_may_name_one(folder: Path) -> None:
         declared.load_workflow("name: x\nprofile: theirs\nsteps:\n  - id: a\n    run: [make]\n")
 
 
-def test_nothing_starts_with_a_bad_one(folder: Path) -> None:
+def test_nothing_starts_with_an_invalid_profile(folder: Path) -> None:
     (folder / "a.toml").write_text("name = 1")
     with pytest.raises(TenureError, match=r"PROFILE_INVALID.*a\.toml"):
         tenure.Engine(str(folder / "x.db"))
@@ -114,7 +114,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_is_named_and_none_is_used(folder: Path, case: str) -> None:
+def test_an_invalid_file_is_named_and_no_profile_is_used(folder: Path, case: str) -> None:
     text, problem = BAD[case]
     (folder / "a.toml").write_text(PLAIN)
     (folder / "bad.toml").write_text(text)
@@ -124,13 +124,13 @@ def test_a_bad_file_is_named_and_none_is_used(folder: Path, case: str) -> None:
     assert set(custom_profiles.load_custom_profiles()) == {"plain", "ours"}
 
 
-def test_a_name_that_is_given_twice_is_refused_with_both_files(folder: Path) -> None:
+def test_a_duplicate_name_is_refused_with_both_files(folder: Path) -> None:
     (folder / "a.toml").write_text(OURS)
     (folder / "b.toml").write_text(OURS)
     assert str(folder / "b.toml") in refused(folder / "a.toml").message
 
 
-def test_what_cannot_be_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "a.toml").write_bytes(b"\xff\xfe")
     assert "UTF-8" in refused(folder / "a.toml").message
     (folder / "a.toml").unlink()

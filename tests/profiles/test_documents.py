@@ -81,7 +81,7 @@ GWI_RUN = edges({
 })  # fmt: skip
 
 
-def test_git_with_intent_is_typed_in_rightly() -> None:
+def test_git_with_intent_matches_its_document() -> None:
     text = section(seed("git-with-intent.md"), "### 2.1")
     table = re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE)
     assert [state for state, _ in table] == GWI_STATES
@@ -139,7 +139,7 @@ def pipe_table(text: str) -> Iterator[tuple[str, str]]:
                 yield a, b
 
 
-def test_approval_runs_is_typed_in_rightly() -> None:
+def test_approval_runs_matches_its_document() -> None:
     text = seed("approval-runs.md")
     for heading in ("### RunStatus", "### StepStatus"):
         assert re.findall(r"^- `(\w+)`", section(text, heading), re.MULTILINE) == APR_STATES
@@ -186,7 +186,7 @@ GOV_STEP = edges({
 })  # fmt: skip
 
 
-def test_governed_runtime_is_typed_in_rightly() -> None:
+def test_governed_runtime_matches_its_document() -> None:
     text = seed("governed-runtime.md")
     assert mermaid(section(text, "### 2.1")) == GOV_RUN
     assert mermaid(section(text, "### 2.2")) == GOV_STEP
@@ -268,7 +268,7 @@ def numbered(text: str) -> list[tuple[str, str, str]]:
     return [(source, target, owner) for source, target, owner in found]
 
 
-def test_delta_ci_is_typed_in_rightly() -> None:
+def test_delta_ci_matches_its_document() -> None:
     text = seed("delta-ci.md")
     run, job = section(text, "## Run State Machine"), section(text, "## Job State Machine")
     assert set(re.findall(r"^- `(\w+)` —", section(run, "### States"), re.MULTILINE)) == DCI_RUN_STATES
@@ -311,14 +311,14 @@ def test_delta_ci_has_its_lease_machine_revocation_included() -> None:
 AGR_RUN = edges({"requested": "queued", "queued": "running", "running": "completed failed"})
 
 
-def test_agent_runs_is_typed_in_rightly() -> None:
+def test_agent_runs_matches_its_document() -> None:
     text = seed("agent-runs-uk.md")
     assert mermaid(section(text, "### 1.1")) == AGR_RUN
     table = re.findall(r"^\| `(\w+) → (\w+)`", section(text, "### 1.4"), re.MULTILINE)
     assert set(table) == AGR_RUN | {("running", "running")}
 
 
-def test_agent_runs_goes_forward_only_and_ends_completed_or_failed() -> None:
+def test_agent_runs_only_moves_forward_and_ends_completed_or_failed() -> None:
     profile = profiles.get("agent-runs")
     assert listed(profile, "run") == AGR_RUN | {("running", "running")}
     assert shown(profile, "run") == AGR_RUN | {("requested", "failed"), ("queued", "failed")}
@@ -340,7 +340,7 @@ def test_agent_runs_has_the_defaults_of_5_1() -> None:
         assert figure in text
 
 
-def test_git_with_intent_beats_every_30_seconds_and_is_orphaned_after_5_minutes() -> None:
+def test_git_with_intent_sends_heartbeats_every_30_seconds_and_orphans_after_5_minutes() -> None:
     profile = profiles.get("git-with-intent")
     assert (profile.timing.heartbeat_seconds, profile.timing.lease_seconds) == (30, 300)
     assert profile.recovery == "resume_or_fail"

@@ -43,7 +43,7 @@ def refused(text: str) -> list[tuple[str, str]]:
     return [(detail.path, detail.problem) for detail in error.value.details]
 
 
-def test_there_are_the_five_documents_and_our_own() -> None:
+def test_the_built_in_profiles_are_the_five_documents_and_tenure() -> None:
     assert profiles.names() == (
         "agent-runs",
         "approval-runs",
@@ -55,7 +55,7 @@ def test_there_are_the_five_documents_and_our_own() -> None:
     assert [profiles.get(name).name for name in profiles.names()] == list(profiles.names())
 
 
-def test_an_unknown_profile_names_those_there_are() -> None:
+def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
     with pytest.raises(TenureError, match=r"PROFILE_NOT_FOUND.*delta-ci") as error:
         profiles.get("../delta-ci")
     assert error.value.code == "PROFILE_NOT_FOUND"
@@ -73,7 +73,7 @@ def test_the_smallest_profile_shows_the_kernels_words() -> None:
     assert plain.timing.attempts_max == 4
 
 
-def test_two_words_are_a_lifecycle_too() -> None:
+def test_a_profile_may_have_two_words() -> None:
     assert prove_profile(parse_profile(OWN)).problems == ()
 
 
@@ -135,7 +135,7 @@ def test_all_problems_are_named_at_once() -> None:
     assert [path for path, _ in refused(text)] == ["timing.retries", "run.words.queued"]
 
 
-def test_an_attempt_outcome_has_to_be_one() -> None:
+def test_an_attempt_outcome_must_be_known() -> None:
     mangled = PLAIN.replace(
         '[step]\nkernel = "There is no document."\n',
         '[step]\nstates = ["s"]\n[step.words]\nretry_wait = { by_attempt = { exploded = "s" } }\n',
@@ -167,7 +167,7 @@ def test_a_word_may_keep_the_last_one() -> None:
     )
 
 
-def test_a_word_may_depend_on_how_the_attempt_ended() -> None:
+def test_a_word_may_depend_on_the_outcome_of_the_attempt() -> None:
     profile = profiles.get("delta-ci")
     assert profile.word("step", "retry_wait", "failed", last="UPLOADING") == "FAILED"
     assert profile.word("step", "retry_wait", "timed_out", last="RUNNING") == "TIMED_OUT"
@@ -175,6 +175,6 @@ def test_a_word_may_depend_on_how_the_attempt_ended() -> None:
 
 
 @pytest.mark.parametrize(("entity", "state"), [("run", "asleep"), ("planet", "created")])
-def test_words_for_what_does_not_exist_are_refused(entity: str, state: str) -> None:
+def test_words_for_unknown_states_are_refused(entity: str, state: str) -> None:
     with pytest.raises(TenureError, match="INVALID_INPUT"):
         profiles.get("delta-ci").word(entity, state)

@@ -63,7 +63,7 @@ def test_every_edge_of_the_table_is_realised(name: str, entity: Entity) -> None:
     assert proof.edges_realised == proof.edges_total > 0
 
 
-def test_how_many_edges_each_profile_shows_beyond_its_document() -> None:
+def test_the_number_of_extra_edges_of_each_profile_is_known() -> None:
     """A change here is a change of what users see: look at the reasons in the profile."""
     counts = {
         (name, e.entity): len(e.beyond)
@@ -105,7 +105,7 @@ def test_a_new_lease_or_attempt_is_a_new_object(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "entity"), OWN_TABLES)
-def test_an_edge_of_the_document_that_is_dropped_is_missed(name: str, entity: Entity) -> None:
+def test_a_dropped_edge_of_the_document_is_found(name: str, entity: Entity) -> None:
     profile = profiles.get(name)
     rows = single(profile.vocabulary(entity).edges)
     for gone in rows:
@@ -114,7 +114,7 @@ def test_an_edge_of_the_document_that_is_dropped_is_missed(name: str, entity: En
 
 
 @pytest.mark.parametrize(("name", "entity"), OWN_TABLES)
-def test_an_edge_beyond_that_is_not_listed_is_found(name: str, entity: Entity) -> None:
+def test_an_unlisted_extra_edge_is_found(name: str, entity: Entity) -> None:
     profile = profiles.get(name)
     lines = [
         replace(line, source=a, target=b)
@@ -159,18 +159,18 @@ def test_an_edge_that_never_happens_is_a_stale_entry_in_either_list(name: str, e
         ("agent-runs", "step", "leased", "running", "ready -> running is shown"),
     ],
 )  # fmt: skip
-def test_another_word_is_noticed(name: str, entity: Entity, state: str, word: str, problem: str) -> None:
+def test_a_changed_word_is_found(name: str, entity: Entity, state: str, word: str, problem: str) -> None:
     assert problem in problems(with_word(profiles.get(name), entity, state, word), entity)
 
 
-def test_a_word_that_keeps_the_last_one_is_followed_through_every_way_to_it() -> None:
+def test_a_word_that_keeps_the_last_one_is_followed_on_every_path() -> None:
     profile = with_word(profiles.get("delta-ci"), "run", "canceling", VariableWord(keep=True))
     found = problems(profile, "run")
     for word in ("CREATED", "PLANNING", "QUEUED", "RUNNING"):
         assert f"{word} -> CANCELED is shown" in found
 
 
-def test_an_owner_other_than_the_documents_is_noticed() -> None:
+def test_a_changed_owner_is_found() -> None:
     profile = profiles.get("delta-ci")
     rows = tuple(
         replace(row, owner="Orchestrator") if (row.source, row.target) == ("RUNNING", "UPLOADING") else row
@@ -180,7 +180,7 @@ def test_an_owner_other_than_the_documents_is_noticed() -> None:
     assert found == "RUNNING -> UPLOADING belongs to orchestrator but is made by runner"
 
 
-def test_a_word_where_the_kernel_ends_but_the_document_does_not_is_noticed() -> None:
+def test_a_final_state_without_a_final_word_is_found() -> None:
     profile = changed(profiles.get("git-with-intent"), "run", terminal=("completed", "cancelled"))
     assert "failed is where a failed run ends, but the document neither ends nor goes on there" in problems(
         profile, "run"
@@ -190,7 +190,7 @@ def test_a_word_where_the_kernel_ends_but_the_document_does_not_is_noticed() -> 
 # ----------------------------------------------------------------------------------- beside the state
 
 
-def test_what_lies_beside_the_state_has_to_exist() -> None:
+def test_an_indirect_edge_must_name_existing_moves() -> None:
     profile = profiles.get("delta-ci")
     [line] = profile.run.beside
     assert "the fact 'no_such_column', which a run does not have" in problems(
@@ -203,7 +203,7 @@ def test_what_lies_beside_the_state_has_to_exist() -> None:
     )
 
 
-def test_moves_beside_the_state_have_to_lead_where_the_profile_says() -> None:
+def test_the_moves_of_an_indirect_edge_must_lead_to_its_end() -> None:
     profile = profiles.get("approval-runs")
     [line] = profile.step.beside
     wrong = changed(profile, "step", beside=(replace(line, moves=("expire",)),))
@@ -211,13 +211,13 @@ def test_moves_beside_the_state_have_to_lead_where_the_profile_says() -> None:
     assert proof_of(wrong, "step").edges_realised == proof_of(wrong, "step").edges_total - 1
 
 
-def test_a_fact_has_to_lead_from_a_word_that_is_shown_to_one_that_is() -> None:
+def test_the_fact_of_an_indirect_edge_must_connect_shown_words() -> None:
     profile = replace(profiles.get("delta-ci"), reported_word=None)
     assert "SUCCESS -> REPORTED leads to a word that is never shown" in problems(profile, "run")
     assert "REPORTED is never shown" in problems(profile, "run")
 
 
-def test_what_a_change_of_state_makes_may_not_be_called_beside_it() -> None:
+def test_an_edge_made_by_a_state_change_cannot_be_indirect() -> None:
     profile = profiles.get("agent-runs")
     extra = IndirectEdge("running", "failed", how="", moves=("fail",))
     rows = tuple(row for row in profile.run.edges if row.target != "failed")
@@ -225,7 +225,7 @@ def test_what_a_change_of_state_makes_may_not_be_called_beside_it() -> None:
     assert "running -> failed is listed beside the state but a change of state makes it" in found
 
 
-def test_the_kernels_run_paths_are_what_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_proof_walks_the_run_paths_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     fewer = {key: path for key, path in RUN_PATHS.items() if key[1] != "waiting_external"}
     monkeypatch.setattr(refinement, "RUN_PATHS", fewer)
     assert "waiting_external is never shown" in problems(profiles.get("git-with-intent"), "run")

@@ -74,13 +74,13 @@ def by_the_book(leaves: list[bytes]) -> bytes:
     return node_hash(by_the_book(leaves[:k]), by_the_book(leaves[k:]))
 
 
-def test_the_roots_are_those_of_the_rfcs_reference() -> None:
+def test_the_roots_match_the_reference_of_the_rfc() -> None:
     assert EMPTY_ROOT.hex() == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     for size, root in enumerate(ROOTS, start=1):
         assert tree_root(map(leaf_hash, INPUTS[:size])).hex() == root
 
 
-def test_proofs_of_the_rfcs_example_have_the_nodes_it_names() -> None:
+def test_proofs_match_the_example_of_the_rfc() -> None:
     """RFC 6962, 2.1.3: the tree over d0 to d6."""
     assert inclusion_ranges(0, 7) == [(1, 2), (2, 4), (4, 7)]  # b, h, l
     assert inclusion_ranges(3, 7) == [(2, 3), (0, 2), (4, 7)]  # c, g, l
@@ -92,7 +92,7 @@ def test_proofs_of_the_rfcs_example_have_the_nodes_it_names() -> None:
 
 
 @given(st.integers(0, 300))
-def test_a_tree_that_grows_has_the_root_by_the_book_and_goes_on_from_its_edge(size: int) -> None:
+def test_an_incremental_tree_has_the_same_root(size: int) -> None:
     leaves = some(size)
     tree, nodes = grown(leaves)
     assert tree.root() == by_the_book(leaves) == range_hash((0, size), nodes)
@@ -102,7 +102,7 @@ def test_a_tree_that_grows_has_the_root_by_the_book_and_goes_on_from_its_edge(si
 
 
 @given(st.data(), st.integers(1, 300))
-def test_every_leaf_has_a_short_proof_and_no_other_passes_for_it(data: st.DataObject, size: int) -> None:
+def test_every_leaf_has_a_short_proof_that_fits_no_other_leaf(data: st.DataObject, size: int) -> None:
     pos = data.draw(st.integers(0, size - 1))
     leaves = some(size)
     tree, nodes = grown(leaves)
@@ -122,7 +122,7 @@ def test_every_leaf_has_a_short_proof_and_no_other_passes_for_it(data: st.DataOb
 
 
 @given(st.data(), st.integers(0, 300))
-def test_a_tree_that_only_grew_is_proven_and_one_that_was_rewritten_is_not(
+def test_consistency_is_proven_for_a_grown_tree_and_not_for_a_rewritten_one(
     data: st.DataObject, new: int
 ) -> None:
     old = data.draw(st.integers(0, new))
@@ -144,7 +144,7 @@ def test_a_tree_that_only_grew_is_proven_and_one_that_was_rewritten_is_not(
     assert not is_consistent(old, before, new, tree.root(), [*proof, before])
 
 
-def test_a_leaf_cannot_be_taken_for_a_node() -> None:
+def test_a_leaf_cannot_be_confused_with_a_node() -> None:
     left, right = some(2)
     assert leaf_hash(left + right) != node_hash(left, right)
 
@@ -153,6 +153,6 @@ def test_a_leaf_cannot_be_taken_for_a_node() -> None:
     "call",
     [lambda: inclusion_ranges(3, 3), lambda: inclusion_ranges(-1, 3), lambda: consistency_ranges(4, 3)],
 )
-def test_what_no_tree_has_is_not_proven(call: Callable[[], object]) -> None:
+def test_impossible_proofs_are_refused(call: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match="a tree of 3 leaves"):
         call()

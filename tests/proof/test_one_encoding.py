@@ -116,7 +116,7 @@ def test_no_bit_of_a_statement_or_its_signature_can_be_flipped(sealed: Sealed) -
     assert report.wrong is None
 
 
-def test_base64_has_one_text() -> None:
+def test_base64_has_one_accepted_encoding() -> None:
     for body in (b"", b"a", b"ab", b"abc", bytes(32), bytes(64)):
         assert decode_base64(encode_base64(body)) == body
     for other in ("YR==", "YWJ=", "YQ", "YQ=", "YQ==\n", " YQ==", "YQ===", "YQ==YQ=="):
@@ -131,7 +131,7 @@ def _with(change: Callable[[dict[str, object]], None], sealed: Sealed, **how: ob
     return json.dumps(envelope, **options).encode() + b"\n"  # type: ignore[arg-type]  # options of json
 
 
-def test_an_envelope_has_one_form(sealed: Sealed) -> None:
+def test_an_envelope_has_one_accepted_encoding(sealed: Sealed) -> None:
     body = sealed.bundle.envelope
     assert body is not None
     assert _with(lambda _: None, sealed) == body
@@ -152,7 +152,7 @@ def test_an_envelope_has_one_form(sealed: Sealed) -> None:
             open_envelope(other)
 
 
-async def test_a_note_has_one_form(sealed: Sealed) -> None:
+async def test_a_note_has_one_accepted_encoding(sealed: Sealed) -> None:
     given = await proven(sealed)
     note, proof = given.checkpoint.note, given.proof.decode()
     line = note.rpartition("\n\n")[2]
@@ -181,7 +181,7 @@ async def test_a_note_has_one_form(sealed: Sealed) -> None:
         check_ledger_proof(given.said, other_leaf, note.encode(), sealed.trust)
 
 
-def test_a_wrong_signature_of_a_trusted_key_is_not_passed_over(sealed: Sealed, tmp_path: Path) -> None:
+def test_a_wrong_signature_of_a_trusted_key_is_not_ignored(sealed: Sealed, tmp_path: Path) -> None:
     assert sealed.bundle.envelope is not None
     other = make_key(tmp_path / "second.key")
     both = TrustedKeys.from_public_keys(sealed.signer.public, other.public)

@@ -82,7 +82,7 @@ def test_a_key_in_the_environment_is_pem_or_base64(
     assert is_valid_signature(raw.public, MESSAGE, raw.sign_now(MESSAGE))
 
 
-def test_a_reference_that_leads_nowhere_says_so_and_never_what_it_found(
+def test_an_invalid_reference_is_reported_without_its_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOT_A_KEY", "hunter2-hunter2")
@@ -123,7 +123,7 @@ signature = Signer.open("file:{key}").sign_now(sys.stdin.buffer.read())
 @pytest.mark.parametrize(
     "answer", ["sys.stdout.buffer.write(signature)", "print(base64.b64encode(signature).decode())"]
 )
-async def test_a_signer_command_signs_and_gets_nothing_of_ours(
+async def test_a_signer_command_signs_without_our_environment(
     signer: Signer, tmp_path: Path, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENURE_DB", "postgresql://app:hunter2@db/tenure")
@@ -142,7 +142,7 @@ async def test_a_signer_command_signs_and_gets_nothing_of_ours(
         ("import sys; sys.stdout.buffer.write(bytes(64))", "does not sign as key"),
     ],
 )
-def test_a_signer_command_that_fails_or_lies_seals_nothing(
+def test_a_signer_command_that_fails_or_lies_is_refused(
     signer: Signer, tmp_path: Path, body: str, problem: str
 ) -> None:
     asked = Signer.open(_command(tmp_path, body), base64.b64encode(signer.public).decode())
@@ -156,7 +156,7 @@ def test_a_signer_command_needs_its_public_key_beside_it(tmp_path: Path) -> None
         Signer.open("command:/usr/bin/signer")
 
 
-def test_the_configured_key_is_the_environments(
+def test_the_key_is_configured_by_the_environment(
     signer: Signer, newer: Signer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TENURE_SIGNING_KEY", raising=False)
@@ -169,15 +169,13 @@ def test_the_configured_key_is_the_environments(
         configured_signer(public=base64.b64encode(newer.public).decode())
 
 
-def test_a_key_that_was_exchanged_beneath_a_signer_is_noticed(
-    signer: Signer, newer: Signer, tmp_path: Path
-) -> None:
+def test_a_replaced_key_is_detected(signer: Signer, newer: Signer, tmp_path: Path) -> None:
     (tmp_path / "newer.key").replace(tmp_path / "seal.key")
     with pytest.raises(TenureError, match="the key was replaced"):
         signer.sign_now(MESSAGE)
 
 
-def test_a_public_key_is_read_as_others_write_it(signer: Signer, tmp_path: Path) -> None:
+def test_a_public_key_is_read_in_common_formats(signer: Signer, tmp_path: Path) -> None:
     (tmp_path / "seal.pub").write_text(public_pem(signer.public))
     (tmp_path / "seal.b64").write_text(base64.b64encode(signer.public).decode() + "\n")
     assert read_public(str(tmp_path / "seal.pub")) == signer.public
@@ -190,7 +188,7 @@ def test_a_public_key_is_read_as_others_write_it(signer: Signer, tmp_path: Path)
 # ------------------------------------------------------------------------------------------------ trust
 
 
-def test_a_trusted_key_is_believed_and_another_is_named(signer: Signer, newer: Signer) -> None:
+def test_a_trusted_key_is_accepted_and_another_is_named(signer: Signer, newer: Signer) -> None:
     trust = TrustedKeys.from_public_keys(signer.public)
     signature = signer.sign_now(MESSAGE)
     assert trust.problem(signer.id, MESSAGE, signature, DAY) is None
@@ -201,7 +199,7 @@ def test_a_trusted_key_is_believed_and_another_is_named(signer: Signer, newer: S
     assert trust.problem(signer.id, MESSAGE, newer.sign_now(MESSAGE), DAY) is not None
 
 
-def test_a_revoked_key_has_signed_nothing_from_that_moment_on(signer: Signer) -> None:
+def test_signatures_after_a_revocation_are_refused(signer: Signer) -> None:
     trust = TrustedKeys([trusted(signer, revoked_from=5 * DAY)])
     signature = signer.sign_now(MESSAGE)
     assert trust.problem(signer.id, MESSAGE, signature, 5 * DAY - 1) is None
@@ -213,7 +211,7 @@ def test_a_revoked_key_has_signed_nothing_from_that_moment_on(signer: Signer) ->
     )
 
 
-def test_a_new_key_is_believed_as_far_as_the_one_before_vouches_for_it(signer: Signer, newer: Signer) -> None:
+def test_a_new_key_is_trusted_by_the_endorsement_of_the_old_one(signer: Signer, newer: Signer) -> None:
     signature = newer.sign_now(MESSAGE)
     keys = [trusted(signer), endorsed(newer, signer, 3 * DAY)]
     assert TrustedKeys(keys).problem(newer.id, MESSAGE, signature, 4 * DAY) is None
@@ -224,9 +222,7 @@ def test_a_new_key_is_believed_as_far_as_the_one_before_vouches_for_it(signer: S
     assert "no trusted key endorses" in (stranger.problem(newer.id, MESSAGE, signature, 4 * DAY) or "")
 
 
-def test_an_endorsement_by_a_key_that_was_revoked_before_it_counts_for_nothing(
-    signer: Signer, newer: Signer
-) -> None:
+def test_an_endorsement_by_a_revoked_key_is_ignored(signer: Signer, newer: Signer) -> None:
     signature = newer.sign_now(MESSAGE)
     for revoked_from, problem in ((4 * DAY, None), (3 * DAY, "after that key was revoked")):
         trust = TrustedKeys([trusted(signer, revoked_from=revoked_from), endorsed(newer, signer, 3 * DAY)])
@@ -255,12 +251,12 @@ def test_a_forged_endorsement_is_named(signer: Signer, newer: Signer, tmp_path: 
     assert TrustedKeys([trusted(signer), backdated]).key_problem(newer.id) is not None
 
 
-def test_keys_that_vouch_for_each_other_are_not_believed(signer: Signer, newer: Signer) -> None:
+def test_keys_that_endorse_each_other_are_not_trusted(signer: Signer, newer: Signer) -> None:
     trust = TrustedKeys([endorsed(signer, newer, DAY), endorsed(newer, signer, DAY)])
     assert "endorses itself" in (trust.key_problem(newer.id) or "")
 
 
-def test_a_trust_file_is_read_back_as_it_was_written(signer: Signer, newer: Signer, tmp_path: Path) -> None:
+def test_a_trust_file_survives_a_round_trip(signer: Signer, newer: Signer, tmp_path: Path) -> None:
     file = tmp_path / "trust.json"
     written = TrustedKeys([trusted(signer, revoked_from=9 * DAY), endorsed(newer, signer, 3 * DAY)])
     file.write_bytes(written.dump())
@@ -283,13 +279,13 @@ def test_a_trust_file_is_read_back_as_it_was_written(signer: Signer, newer: Sign
         b"\xff",
     ],
 )
-def test_what_is_no_trust_file_is_refused(body: bytes) -> None:
+def test_an_invalid_trust_file_is_refused(body: bytes) -> None:
     with pytest.raises(TenureError) as refused:
         TrustedKeys.parse(body)
     assert refused.value.code == "INVALID_INPUT"
 
 
-def test_nothing_of_a_key_is_in_what_a_signer_shows(signer: Signer, tmp_path: Path) -> None:
+def test_a_signer_does_not_reveal_its_key(signer: Signer, tmp_path: Path) -> None:
     """I53."""
     secret = "".join((tmp_path / "seal.key").read_text().splitlines()[1:-1])
     assert secret not in repr(signer) + repr(vars(signer))

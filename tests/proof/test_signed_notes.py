@@ -58,7 +58,7 @@ async def test_a_checkpoint_is_a_signed_note(signer: Signer) -> None:
     assert is_valid_signature(signer.public, f"{text}\n".encode(), decoded[4:])
 
 
-async def test_a_checkpoint_is_believed_by_its_signature(signer: Signer, tmp_path: Path) -> None:
+async def test_a_checkpoint_is_verified_by_its_signature(signer: Signer, tmp_path: Path) -> None:
     kept = signed_notes.parse_checkpoint((await checkpoint_of(signer, BODIES)).note.encode())
     assert signed_notes.find_signer(kept, TrustedKeys.from_public_keys(signer.public)) == signer.id
     other = make_key(tmp_path / "other.key")
@@ -71,7 +71,7 @@ async def test_a_checkpoint_is_believed_by_its_signature(signer: Signer, tmp_pat
         assert refused.value.code == "SEAL_UNTRUSTED"
 
 
-async def test_signatures_of_others_beside_it_do_no_harm(signer: Signer) -> None:
+async def test_additional_signatures_are_ignored(signer: Signer) -> None:
     kept = await checkpoint_of(signer, BODIES)
     witness = "— witness.example/w1 " + base64.b64encode(bytes(100)).decode() + "\n"
     assert (
@@ -100,7 +100,7 @@ async def test_signatures_of_others_beside_it_do_no_harm(signer: Signer) -> None
         lambda note: note.partition("\n\n")[0] + "\n\n",
     ],
 )
-async def test_what_is_no_checkpoint_is_refused(signer: Signer, damage: Callable[[str], str | bytes]) -> None:
+async def test_an_invalid_checkpoint_is_refused(signer: Signer, damage: Callable[[str], str | bytes]) -> None:
     note = (await checkpoint_of(signer, BODIES)).note
     with pytest.raises(TenureError) as refused:
         signed_notes.parse_checkpoint(damage(note))
@@ -108,7 +108,7 @@ async def test_what_is_no_checkpoint_is_refused(signer: Signer, damage: Callable
 
 
 @given(st.binary(max_size=300) | st.text(max_size=300))
-def test_no_bytes_make_the_readers_stumble(body: bytes | str) -> None:
+def test_random_bytes_are_refused_without_a_crash(body: bytes | str) -> None:
     for read in (signed_notes.parse_checkpoint, signed_notes.parse_proof):
         with pytest.raises(TenureError):
             read(body)
@@ -122,7 +122,7 @@ async def test_a_proof_shows_that_a_leaf_is_in_the_ledger(signer: Signer) -> Non
         assert signed_notes.find_inclusion_problem(body, proof, kept) is None
 
 
-async def test_what_a_proof_does_not_show_is_named(signer: Signer) -> None:
+async def test_defects_of_a_proof_are_named(signer: Signer) -> None:
     kept = await checkpoint_of(signer, BODIES)
     proof = await proof_of(signer, BODIES, 3)
     assert "leaf 3 of the ledger is a different leaf" in (
@@ -159,7 +159,7 @@ async def test_a_proof_is_in_the_form_of_a_tlog_proof(signer: Signer) -> None:
             signed_notes.parse_proof(text.replace(old, new))
 
 
-def test_a_tenants_name_cannot_pass_for_another_ledger() -> None:
+def test_a_tenant_name_cannot_imitate_another_ledger() -> None:
     first = merkle.leaf_hash(b"first")
     names = ["", "acme", "a/b", "a b", "a+b", "a\nb", "ä"]
     origins = [signed_notes.ledger_origin(first, name) for name in names]

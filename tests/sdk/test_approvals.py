@@ -68,7 +68,7 @@ async def test_a_rejection_that_is_not_caught_fails_the_run() -> None:
     assert done == []
 
 
-async def test_an_approval_expires_at_its_moment_and_not_before(url: str | None) -> None:
+async def test_an_approval_expires_at_its_time_and_not_before(url: str | None) -> None:
     @flow
     async def whole() -> str:
         try:
@@ -98,7 +98,7 @@ async def test_an_expiry_that_is_not_caught_fails_the_run() -> None:
         assert failed.value.code == "APPROVAL_EXPIRED"
 
 
-async def test_two_people_are_two_people() -> None:
+async def test_two_approvals_need_two_people() -> None:
     @flow
     async def whole() -> str:
         return str((await tenure.approve("Delete all?", tier="high", people=2)).approved)
@@ -115,7 +115,7 @@ async def test_two_people_are_two_people() -> None:
 
 
 @pytest.mark.clause("APR-04")
-async def test_approving_twice_or_nothing_is_refused_and_changes_nothing(url: str | None) -> None:
+async def test_approving_twice_or_without_a_question_is_refused(url: str | None) -> None:
     done: Steps = []
     work, ship = noted(done, "work"), noted(done, "ship")
 
@@ -154,7 +154,7 @@ async def _nothing() -> None:
 
 
 @pytest.mark.clause("AGR-13")
-async def test_a_proposal_does_not_hold_the_run_up_and_is_decided_later(url: str | None) -> None:
+async def test_a_proposal_does_not_block_the_run_and_is_decided_later(url: str | None) -> None:
     done: Steps = []
     work = noted(done, "work")
 

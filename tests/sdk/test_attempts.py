@@ -42,7 +42,7 @@ def using(flaky: Flaky) -> Any:
     return whole
 
 
-async def test_a_step_is_tried_again_until_it_is_done(url: str | None) -> None:
+async def test_a_step_is_retried_until_it_succeeds(url: str | None) -> None:
     flaky = Flaky(2, retries=3, backoff=[1, 2, 4])
     whole = using(flaky)
     async with Lab(whole, url=url) as lab:
@@ -53,7 +53,7 @@ async def test_a_step_is_tried_again_until_it_is_done(url: str | None) -> None:
     assert len(flaky.keys) == 1  # whatever can recognise a repeat is given the same key
 
 
-async def test_backoff_takes_its_time_by_the_clock() -> None:
+async def test_backoff_follows_the_clock() -> None:
     flaky = Flaky(3, retries=3, backoff=[1, 10, "1h"], jitter=0)
     whole = using(flaky)
     async with Lab(whole) as lab:
@@ -224,7 +224,7 @@ async def test_a_step_that_must_not_be_repeated_is_skipped_once_its_result_is_th
     assert done == ["pay"]
 
 
-async def test_a_step_that_must_not_be_repeated_is_not_retried_unless_that_is_asked_for() -> None:
+async def test_a_step_that_must_not_be_repeated_is_not_retried_by_default() -> None:
     once, twice = Flaky(1, idempotent=False), Flaky(1, idempotent=False, retries=1, backoff=[1])
     async with Lab(using(once)) as lab:
         run = await lab.start(using(once))

@@ -15,7 +15,7 @@ from tests.worker.helpers import until
 
 
 @pytest.mark.clause("GWI-17")
-async def test_a_checkpoint_holds_what_its_document_asks_for(url: str | None) -> None:
+async def test_a_checkpoint_has_the_fields_of_its_document(url: str | None) -> None:
     @tenure.step(agent="coder", retries=0)
     async def generate(issue: int, style: str = "plain") -> dict[str, str]:
         tenure.report_cost("acme", "large", tokens_in=1200, tokens_out=340)
@@ -102,7 +102,7 @@ async def test_a_run_at_its_limit_of_steps_is_parked_until_the_limit_is_raised(
 
 
 @pytest.mark.parametrize("given", [0, 10_000_000, True, "many"])
-def test_a_limit_of_steps_that_is_none_is_refused(given: Any) -> None:
+def test_an_invalid_step_limit_is_refused(given: Any) -> None:
     async def code() -> None: ...
 
     with pytest.raises((TypeError, ValueError), match="steps_max"):

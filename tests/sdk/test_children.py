@@ -38,7 +38,7 @@ async def children_of(lab: Lab, workflow: str) -> list[str]:
     ]
 
 
-async def test_a_parent_waits_for_its_childs_result_and_holds_nothing_meanwhile(url: str | None) -> None:
+async def test_a_parent_that_waits_for_its_child_holds_no_worker(url: str | None) -> None:
     @flow
     async def parent() -> Any:
         started = await tenure.start(child, 21)
@@ -118,7 +118,7 @@ async def test_children_are_canceled_left_alone_or_waited_for_when_their_parent_
         assert await run.result() == "wait"
 
 
-async def test_a_crash_around_the_start_makes_one_child() -> None:
+async def test_a_crash_around_the_start_creates_one_child() -> None:
     @flow
     async def parent() -> Any:
         return await (await tenure.start(child, 1)).result()
@@ -195,7 +195,7 @@ async def test_the_result_of_a_restarted_run_is_that_of_the_new_run(url: str | N
     assert done == [f"work {n}" for n in (5, 4, 3, 2, 1, 0)]
 
 
-async def test_a_parent_is_given_the_result_of_what_its_child_went_on_as(url: str | None) -> None:
+async def test_a_parent_gets_the_result_of_its_childs_last_restart(url: str | None) -> None:
     @flow(name="chain")
     async def chain(left: int) -> str:
         await tenure.sleep("1h")
@@ -252,7 +252,7 @@ async def test_code_that_catches_everything_does_not_stop_a_restart() -> None:
         assert await run.result() == "restarted"
 
 
-async def test_a_childs_result_that_was_given_up_can_be_waited_for_again() -> None:
+async def test_a_childs_result_can_be_awaited_again_after_a_cancel() -> None:
     seen: list[str] = []
 
     @flow
@@ -272,7 +272,7 @@ async def test_a_childs_result_that_was_given_up_can_be_waited_for_again() -> No
     assert len(seen) == 3  # at first, and in two replays
 
 
-async def test_a_childs_result_may_be_waited_for_often() -> None:
+async def test_a_childs_result_can_be_awaited_repeatedly() -> None:
     @flow
     async def parent() -> list[Any]:
         started = await tenure.start(child, 1)
@@ -365,7 +365,7 @@ async def test_starting_children_one_after_the_other_takes_few_commits(url: str 
         assert lab.engine.orchestrator.batches - before < 60
 
 
-async def test_a_child_that_is_refused_fails_the_run_before_anything_else_begins(
+async def test_a_refused_child_fails_the_run_before_anything_else_starts(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "CHILDREN_PER_RUN_MAX", 20)
@@ -388,7 +388,7 @@ async def test_a_child_that_is_refused_fails_the_run_before_anything_else_begins
     assert done == []
 
 
-async def test_what_children_have_come_to_is_taken_at_once_however_long_a_run_would_stay(
+async def test_results_of_children_are_collected_immediately(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that has recorded much stays before it suspends: not where the answers are there already."""

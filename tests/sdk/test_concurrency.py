@@ -93,7 +93,7 @@ async def test_a_long_run_continues_when_a_task_group_cancels_its_only_wait(
         assert await run.result() == 2
 
 
-async def test_branches_begin_while_another_one_waits(url: str | None) -> None:
+async def test_branches_start_while_another_one_waits(url: str | None) -> None:
     done: list[str] = []
 
     async def quick(name: str) -> None:
@@ -114,7 +114,7 @@ async def test_branches_begin_while_another_one_waits(url: str | None) -> None:
         assert await run.result() == "done"
 
 
-async def test_gather_does_everything_at_once_and_answers_in_order(url: str | None) -> None:
+async def test_gather_runs_concurrently_and_returns_in_order(url: str | None) -> None:
     crowd = Crowd()
 
     @flow
@@ -141,7 +141,7 @@ async def test_a_limit_bounds_how_many_steps_run_at_once() -> None:
     assert crowd.most == 3
 
 
-async def test_gather_and_map_of_nothing_answer_nothing() -> None:
+async def test_gather_and_map_of_nothing_return_nothing() -> None:
     crowd = Crowd()
 
     @flow
@@ -259,7 +259,7 @@ async def test_exceptions_can_be_results() -> None:
         assert await run.result() == ["10", "2", "30", "4", "5"]
 
 
-async def test_several_waits_at_once_are_waited_for_together(url: str | None) -> None:
+async def test_several_waits_are_awaited_together(url: str | None) -> None:
     @flow
     async def whole() -> list[Any]:
         approved, event, _ = await tenure.gather(
@@ -309,7 +309,7 @@ async def test_a_wait_that_settles_while_a_step_runs_is_noticed_before_the_step_
 
 
 @pytest.mark.parametrize("how", ["gather", "group"])
-async def test_asyncios_own_ways_replay_as_they_ran(how: str, url: str | None) -> None:
+async def test_asyncio_primitives_replay_as_they_ran(how: str, url: str | None) -> None:
     done: Steps = []
     build, check = noted(done, "build"), noted(done, "check")
 

@@ -161,7 +161,7 @@ async def test_concurrent_branches_survive_a_crash_at_any_point() -> None:
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_crash_at_any_point_of_a_plain_workflow_comes_out_right() -> None:
+async def test_a_crash_at_any_point_of_a_plain_workflow_does_not_change_the_result() -> None:
     done: Counter[str] = Counter()
 
     @tenure.step

@@ -99,7 +99,7 @@ async def test_a_forgotten_await_before_a_wait_fails_the_run_too() -> None:
     gc.collect()  # Python says it as well, of the body that was let go
 
 
-async def test_what_was_given_up_before_it_began_is_no_mistake() -> None:
+async def test_a_call_canceled_before_it_started_is_not_a_mistake() -> None:
     kept: list[asyncio.Task[Any]] = []
 
     @tenure.step(retries=0)
@@ -168,7 +168,7 @@ def test_a_failed_step_shows_its_code_unless_it_is_the_default() -> None:
     assert str(tenure.StepFailed("a", "NO_MONEY", "x", 1)) == "step 'a' failed with NO_MONEY: x"
 
 
-async def test_an_input_that_there_is_not_is_answered_with_those_there_are() -> None:
+async def test_an_unknown_input_is_refused_with_the_known_ones() -> None:
     @flow
     async def whole(name: str, times: int = 1) -> None:
         """Nothing."""
@@ -246,7 +246,7 @@ async def test_an_error_in_workflow_code_has_its_own_code_and_traceback(plain: b
     assert "tenure/sdk" not in text
 
 
-def test_a_long_traceback_is_cut_to_its_end_and_one_without_their_code_is_none() -> None:
+def test_a_long_traceback_is_cut_to_its_end() -> None:
     def deep(n: int) -> None:
         if n == 0:
             raise ValueError("x" * 10_000 + " the end")
@@ -293,7 +293,7 @@ def test_an_invalid_option_of_a_step_is_refused_at_the_decorator(
         decorator(**options)(work)
 
 
-def test_options_of_workflows_are_refused_likewise() -> None:
+def test_an_invalid_option_of_a_workflow_is_refused_at_the_decorator() -> None:
     decorator: Any = tenure.workflow
 
     async def work() -> None: ...

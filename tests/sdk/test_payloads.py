@@ -22,7 +22,7 @@ async def large(size: int) -> list[str]:
     return ["x" * size, "end"]
 
 
-async def test_large_inputs_results_and_outputs_come_back_as_they_were(url: str | None) -> None:
+async def test_large_inputs_results_and_outputs_survive_a_round_trip(url: str | None) -> None:
     seen: list[int] = []
 
     @flow
@@ -40,7 +40,7 @@ async def test_large_inputs_results_and_outputs_come_back_as_they_were(url: str 
     assert seen == [LARGE, LARGE]  # the first time and in the replay
 
 
-async def test_large_values_go_through_children_approvals_and_plain_steps() -> None:
+async def test_large_values_work_in_children_approvals_and_plain_steps() -> None:
     @flow(name="child")
     async def child(text: str) -> str:
         return text + "!"
@@ -63,7 +63,7 @@ async def test_large_values_go_through_children_approvals_and_plain_steps() -> N
         assert await run.result() == LARGE + 2
 
 
-async def test_what_looks_like_a_reference_of_ours_is_only_a_value() -> None:
+async def test_a_value_that_looks_like_a_reference_is_a_value() -> None:
     forged = {"$tenure.artifact": "0" * 64, "size": 1, "run": "run_2026-01-05_100000_aaaaaa"}
     restarted = {"$tenure.restarted": "run_2026-01-05_100000_aaaaaa"}
 

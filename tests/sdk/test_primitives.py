@@ -13,7 +13,7 @@ from tenure.testing import Lab
 from tests.sdk.flows import flow
 
 
-async def test_time_and_chance_are_the_same_in_every_replay(url: str | None) -> None:
+async def test_time_and_random_values_are_the_same_in_every_replay(url: str | None) -> None:
     seen: list[Any] = []
 
     @flow
@@ -33,7 +33,7 @@ async def test_time_and_chance_are_the_same_in_every_replay(url: str | None) -> 
     assert type(first[1]) is type(again[1])
 
 
-async def test_a_plain_workflow_has_them_too() -> None:
+async def test_a_plain_workflow_has_recorded_time_and_random_values() -> None:
     @flow
     def whole() -> list[str]:
         found: list[Any] = [tenure.now(), tenure.uuid(), tenure.random(), tenure.patched("x")]
@@ -44,7 +44,7 @@ async def test_a_plain_workflow_has_them_too() -> None:
         assert await run.result() == ["datetime", "UUID", "float", "bool"]
 
 
-async def test_a_checkpoint_holds_all_that_a_step_was_and_cost(url: str | None) -> None:
+async def test_a_checkpoint_records_a_step_and_its_cost(url: str | None) -> None:
     @tenure.step(agent="reviewer", idempotent=False)
     async def review(path: str) -> dict[str, str]:
         tenure.report_cost("acme", "large", tokens_in=1000, tokens_out=50, money="0.0125")
@@ -87,7 +87,7 @@ async def test_a_checkpoint_holds_all_that_a_step_was_and_cost(url: str | None) 
         assert msgspec.json.decode(wrote.meta or "{}")["agent"] == "writer"
 
 
-async def test_costs_are_added_up_however_many_calls_there_were() -> None:
+async def test_costs_of_many_calls_are_summed() -> None:
     @tenure.step
     async def chat() -> None:
         for n in range(500):

@@ -47,7 +47,7 @@ async def test_the_same_request_again_is_the_same_run(url: str | None) -> None:
     assert done == ["work 1"]
 
 
-async def test_runs_behind_one_key_follow_each_other() -> None:
+async def test_runs_with_one_concurrency_key_run_one_after_another() -> None:
     @flow
     async def whole(n: int) -> int:
         await tenure.sleep("1h")
@@ -82,7 +82,7 @@ async def test_a_paused_run_does_nothing_until_it_is_resumed() -> None:
         assert await run.result() == "work"
 
 
-async def test_a_failed_run_that_is_resumed_reuses_what_was_done(url: str | None) -> None:
+async def test_a_resumed_run_reuses_recorded_steps(url: str | None) -> None:
     done: Steps = []
     work = noted(done, "work")
     broken = True

@@ -90,7 +90,7 @@ async def test_a_branch_that_cancels_an_opening_leaves_it_to_the_others() -> Non
     assert [(one.error, one.closes) for one in recorded] == [(CANCELED_BY_CODE, 7)]
 
 
-async def test_a_run_that_has_recorded_much_stays_a_while_before_it_suspends(
+async def test_a_long_run_stays_in_memory_before_it_suspends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for rows, draining, stays in (

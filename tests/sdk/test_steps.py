@@ -142,7 +142,7 @@ async def test_outside_of_workflows_a_step_is_the_function_it_was() -> None:
     assert build.__doc__ == "Builds."
 
 
-async def test_what_is_done_is_not_done_again_when_its_worker_dies(url: str | None) -> None:
+async def test_recorded_steps_are_not_repeated_when_the_worker_dies(url: str | None) -> None:
     done: Steps = []
     first, second, third = (noted(done, name) for name in ("first", "second", "third"))
 
@@ -254,14 +254,14 @@ def test_names_that_cannot_be_keys_are_refused_when_they_are_given() -> None:
         StepFunction(fine, isolate="process")
 
 
-def test_an_input_without_a_name_cannot_be_one() -> None:
+def test_a_workflow_input_needs_a_name() -> None:
     with pytest.raises(TypeError, match="inputs are named"):
 
         @flow
         async def whole(*refs: str) -> None: ...
 
 
-def test_two_workflows_of_one_name_are_a_mistake_and_the_same_one_again_is_not() -> None:
+def test_two_workflows_of_one_name_are_refused() -> None:
     def made() -> Any:
         @tenure.workflow(name="sdk.twice")
         async def twice() -> None: ...
@@ -320,7 +320,7 @@ async def test_positional_only_and_default_arguments_reach_the_workflow() -> Non
         assert await second.result() == [1, 3, [4]]
 
 
-async def test_code_that_swallows_everything_does_nothing_durable_after_its_end() -> None:
+async def test_code_that_swallows_everything_records_nothing_after_its_end() -> None:
     done: Steps = []
     before, after = noted(done, "before"), noted(done, "after")
 

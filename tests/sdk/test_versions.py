@@ -197,7 +197,7 @@ async def test_a_patch_is_taken_by_new_runs_and_not_by_old_ones() -> None:
         assert "patched:check-twice" in await old.recorded(), "that it went the old way is recorded too"
 
 
-async def test_a_patch_can_be_removed_while_runs_that_took_it_are_under_way() -> None:
+async def test_a_patch_can_be_removed_while_runs_that_took_it_are_open() -> None:
     async with Lab(with_patch()) as lab:
         run = await lab.start(with_patch())
         await lab.settle()
@@ -222,7 +222,7 @@ async def test_a_patch_asked_for_often_answers_the_same() -> None:
     assert seen == [True] * 6
 
 
-async def test_a_patch_behind_everything_that_was_recorded_is_taken_by_old_runs_too() -> None:
+async def test_a_patch_after_the_recorded_steps_is_taken_by_old_runs_too() -> None:
     @flow
     async def longer() -> str:
         await build("main")
@@ -240,7 +240,7 @@ async def test_a_patch_behind_everything_that_was_recorded_is_taken_by_old_runs_
     assert done == ["build main", "check", "extra", "ship"]
 
 
-async def test_more_code_behind_what_was_recorded_is_no_change() -> None:
+async def test_code_added_after_the_recorded_steps_is_not_a_change() -> None:
     def changed(*more: Callable[..., Any]) -> Workflow[..., Any]:
         @flow
         async def whole() -> str:
@@ -260,7 +260,7 @@ async def test_more_code_behind_what_was_recorded_is_no_change() -> None:
     assert done == ["build main", "extra", "check"]
 
 
-async def test_a_removed_branch_is_noticed_before_anything_new_is_done() -> None:
+async def test_a_removed_branch_is_detected_before_anything_new_runs() -> None:
     def mapped(count: int) -> Workflow[..., Any]:
         @flow
         async def whole() -> str:

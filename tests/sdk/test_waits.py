@@ -32,7 +32,7 @@ async def test_an_event_that_comes_late_wakes_the_run(url: str | None) -> None:
         assert await run.result() == {"by": "probe"}
 
 
-async def test_an_event_that_came_early_is_taken_at_once(url: str | None) -> None:
+async def test_an_early_event_is_taken_immediately(url: str | None) -> None:
     done: Steps = []
     work = noted(done, "work")
 
@@ -119,7 +119,7 @@ async def test_a_short_sleep_stays_in_memory_and_a_long_one_suspends_the_run(url
         assert lasted == pytest.approx(3 + 3 * 86_400, abs=5)
 
 
-async def test_a_sleep_is_not_begun_anew_by_a_crash() -> None:
+async def test_a_crash_does_not_restart_a_sleep() -> None:
     @flow
     async def whole() -> None:
         await tenure.sleep(4)
@@ -134,7 +134,7 @@ async def test_a_sleep_is_not_begun_anew_by_a_crash() -> None:
         assert lab.now - begun < timedelta(seconds=35)
 
 
-async def test_a_sleep_of_no_time_does_not_wait() -> None:
+async def test_a_sleep_of_zero_does_not_wait() -> None:
     @flow
     async def whole() -> str:
         await tenure.sleep(0)
@@ -193,7 +193,7 @@ async def test_a_plain_run_that_waits_holds_no_thread() -> None:
             await run.result()
 
 
-async def test_what_arrives_while_a_run_stays_is_taken_without_a_replay(
+async def test_events_that_arrive_while_a_run_stays_need_no_replay(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staying: list[ExecutionWaits] = []

@@ -48,7 +48,7 @@ async def test_the_lock_of_a_silent_server_counts_as_expired(url: str) -> None:
         assert (done.status, done.holder) == ("completed", None)
 
 
-async def test_a_server_that_is_heard_of_keeps_its_lock_for_as_long_as_it_lasts(url: str) -> None:
+async def test_a_live_server_keeps_its_lock_until_it_expires(url: str) -> None:
     async with site(url) as s:
         await register_worker(s.engine.store, DEAD, (), 1, "1")
         await begun_by(s, DEAD)
@@ -61,7 +61,7 @@ async def test_a_server_that_is_heard_of_keeps_its_lock_for_as_long_as_it_lasts(
         assert isinstance(await s.service.keys.begin(WANTED), HeldRecord)
 
 
-async def test_who_asks_for_something_else_under_the_key_of_a_silent_server_gets_nothing(url: str) -> None:
+async def test_another_request_under_the_key_of_a_silent_server_is_refused(url: str) -> None:
     async with site(url) as s:
         await begun_by(s, DEAD)  # it has no row at all: it stopped, or was forgotten
         other = KeyedRequest(tenant=ACME, source="api", name=WANTED.name, hash=b"o" * 32)
@@ -69,14 +69,14 @@ async def test_who_asks_for_something_else_under_the_key_of_a_silent_server_gets
         assert isinstance(await s.service.keys.begin(WANTED), HeldRecord)
 
 
-async def test_a_process_that_does_not_say_that_it_is_there_keeps_its_lock(url: str) -> None:
+async def test_a_process_that_sends_no_heartbeats_keeps_its_lock(url: str) -> None:
     async with site(url) as s:
         await begun_by(s, None)
         s.engine.store.shift_clock(us(IDEMPOTENCY_LOCK_SECONDS - 10))
         assert not isinstance(await s.service.keys.begin(WANTED), HeldRecord)
 
 
-async def test_a_server_says_that_it_is_there_and_that_it_goes(url: str) -> None:
+async def test_a_server_registers_at_the_start_and_unregisters_at_the_end(url: str) -> None:
     async with site(url) as s:
         name = s.service.name
         (mine,) = [row for row in await seen(s) if row.name == name]

@@ -15,7 +15,7 @@ from tenure.store.port import Store
 from tests.server.stage import ACME, problem, site
 
 
-async def test_a_tenant_is_made_and_handed_to_its_first_admin(url: str) -> None:
+async def test_a_new_tenant_gets_its_first_admin(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())
         made = await operator.post("/admin/tenants", json={"id": "initech", "name": "Initech"})
@@ -41,7 +41,7 @@ async def test_a_tenant_is_made_and_handed_to_its_first_admin(url: str) -> None:
         assert "Bill" not in str(lines)
 
 
-async def test_a_closed_tenants_keys_do_not_work_until_it_is_opened_again(url: str) -> None:
+async def test_the_keys_of_a_closed_tenant_work_again_after_it_is_reopened(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())
         viewer, other = await s.as_("viewer"), await s.as_("viewer", tenant="globex")
@@ -59,7 +59,7 @@ async def test_a_closed_tenants_keys_do_not_work_until_it_is_opened_again(url: s
         assert kinds[:3] == ["tenant.opened", "tenant.renamed", "tenant.closed"]
 
 
-async def test_nothing_is_started_or_told_for_a_closed_tenant(url: str) -> None:
+async def test_a_closed_tenant_starts_no_runs_and_sends_no_webhooks(url: str) -> None:
     async with site(url) as s:
         operator, store = await s.caller(await s.operator_key()), s.engine.store
         acme = s.engine.scoped(tenant=ACME)
@@ -72,7 +72,7 @@ async def test_nothing_is_started_or_told_for_a_closed_tenant(url: str) -> None:
         assert len(await store.read("schedules_due", later, 10)) == 1
 
 
-async def test_tenants_are_listed_and_bad_ones_refused(url: str) -> None:
+async def test_tenants_are_listed_and_invalid_ones_refused(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())
         for n in range(3):
@@ -96,7 +96,7 @@ async def test_tenants_are_listed_and_bad_ones_refused(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (404, "TENANT_NOT_FOUND")
 
 
-async def test_caps_are_set_as_a_whole(url: str) -> None:
+async def test_caps_are_replaced_as_a_whole(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())
         path = f"/admin/tenants/{ACME}/caps"
@@ -130,7 +130,7 @@ async def test_caps_are_set_as_a_whole(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), wrong
 
 
-async def test_a_cap_counts(url: str) -> None:
+async def test_a_cap_is_enforced(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())
         await operator.put(f"/admin/tenants/{ACME}/caps", json={"tenant": {"max_runs_per_min": 1}})
@@ -141,7 +141,7 @@ async def test_a_cap_counts(url: str) -> None:
         assert refused.value.code == "TENANT_RATE_LIMITED"
 
 
-async def test_the_chain_is_paged_and_a_line_changed_by_hand_is_found(url: str) -> None:
+async def test_the_audit_chain_is_paged_and_a_changed_entry_is_found(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         for n in range(5):

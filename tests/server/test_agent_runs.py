@@ -11,7 +11,7 @@ from tests.server.workflows import echo, patient, register
 
 
 @pytest.mark.clause("AGR-11")
-async def test_an_agents_run_is_requested_at_once_and_waits_for_a_free_slot(url: str) -> None:
+async def test_an_agent_run_is_requested_immediately_and_waits_for_a_free_slot(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         await s.engine.put_caps([Cap(ACME, "", max_concurrency=1)])
@@ -43,7 +43,7 @@ async def _stopped(engine: Engine, lease: Lease) -> None:
     )
 
 
-async def test_an_agents_run_has_its_profile_and_its_key(url: str) -> None:
+async def test_an_agent_run_has_its_profile_and_its_key(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")

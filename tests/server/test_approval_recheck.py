@@ -117,7 +117,7 @@ CHANGES: tuple[Callable[[Story, dict[str, Any]], Awaitable[None]], ...] = (
 )
 
 
-async def test_people_are_asked_again_where_an_approval_no_longer_suffices(
+async def test_people_are_asked_again_if_an_approval_no_longer_suffices(
     url: str, service: ServiceDouble
 ) -> None:
     async with stage(url, service) as s:
@@ -135,7 +135,7 @@ async def test_people_are_asked_again_where_an_approval_no_longer_suffices(
             assert len(service.effects) == no + 1, what
 
 
-async def test_what_holds_is_done_once_and_is_not_taken_back_any_more(
+async def test_a_valid_approval_is_used_once_and_cannot_be_withdrawn_afterwards(
     url: str, service: ServiceDouble
 ) -> None:
     async with stage(url, service) as s:
@@ -155,7 +155,7 @@ async def _activate(story: Story, text: str) -> None:
         assert answer.is_success, answer.text
 
 
-async def test_a_stricter_policy_asks_again_and_one_that_denies_ends_the_run(
+async def test_a_stricter_policy_asks_again_and_a_denial_ends_the_run(
     url: str, service: ServiceDouble
 ) -> None:
     async with stage(url, service) as s:
@@ -171,7 +171,7 @@ async def test_a_stricter_policy_asks_again_and_one_that_denies_ends_the_run(
         assert service.effects == []
 
 
-async def test_a_vote_is_taken_back_while_more_people_are_asked(url: str, service: ServiceDouble) -> None:
+async def test_a_vote_can_be_withdrawn_while_more_votes_are_needed(url: str, service: ServiceDouble) -> None:
     async with stage(url, service) as s:
         story = await story_of(s, service)
         approval = await story.approve("ada")

@@ -69,7 +69,7 @@ async def test_a_gate_waits_for_a_person_and_no_worker_passes_it(url: str) -> No
         assert (await words(viewer, other))[0] == "FAILED"
 
 
-async def test_an_approval_is_shown_with_what_it_asks(url: str) -> None:
+async def test_an_approval_shows_its_content(url: str) -> None:
     async with site(url) as s:
         viewer, ada = await s.as_("viewer"), await s.person("ada")
         run = await start(s, gate(people=2, tier="high", digest=DIGEST, within_seconds=600))
@@ -113,7 +113,7 @@ async def test_an_approval_is_shown_with_what_it_asks(url: str) -> None:
         assert none.json()["items"] == []
 
 
-async def test_only_a_person_decides_and_never_what_they_asked_for(url: str) -> None:
+async def test_only_a_person_other_than_the_requester_decides(url: str) -> None:
     async with site(url) as s:
         run = await start(s, gate())
         path, body = f"/runs/{run}/approve", YES
@@ -133,7 +133,7 @@ async def test_only_a_person_decides_and_never_what_they_asked_for(url: str) -> 
         assert (answer.status_code, problem(answer)) == (403, "APPROVER_NOT_ELIGIBLE")
 
 
-async def test_who_answers_for_a_client_does_not_approve_what_it_asked_for(url: str) -> None:
+async def test_the_owner_of_a_client_cannot_approve_its_requests(url: str) -> None:
     async with site(url) as s:
         await s.key("operator", person="rita")
         await s.identity.put(ClientRow("acme", "cli_bot", "bot", '["operator"]', "rita", 1), None)
@@ -144,7 +144,7 @@ async def test_who_answers_for_a_client_does_not_approve_what_it_asked_for(url: 
         assert (await ada.post(f"/runs/{run}/approve", json=YES)).json()["advanced"] is True
 
 
-async def test_what_was_shown_is_what_is_decided(url: str) -> None:
+async def test_a_decision_applies_to_what_was_shown(url: str) -> None:
     async with site(url) as s:
         ada = await s.person("ada")
         run = await start(s, gate(digest=DIGEST))
@@ -171,7 +171,7 @@ async def test_what_was_shown_is_what_is_decided(url: str) -> None:
         assert (await ada.get(f"/runs/{run}/status")).json()["status"] == "succeeded"
 
 
-async def test_with_several_gates_open_one_is_named(url: str) -> None:
+async def test_a_decision_names_its_gate_if_several_are_open(url: str) -> None:
     async with site(url) as s:
         ada = await s.person("ada")
         first, second = {**gate("a"), "needs": []}, {**gate("b"), "needs": []}
@@ -187,7 +187,7 @@ async def test_with_several_gates_open_one_is_named(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (409, "RUN_TERMINAL_STATE")
 
 
-async def test_a_double_click_and_fifty_at_once_are_one_decision(url: str) -> None:
+async def test_repeated_and_concurrent_clicks_are_one_decision(url: str) -> None:
     """Failure 15: an approval replayed, double-clicked, or for an older revision."""
     async with site(url) as s:
         ada, bob = await s.person("ada"), await s.person("bob")
@@ -208,7 +208,7 @@ async def test_a_double_click_and_fifty_at_once_are_one_decision(url: str) -> No
 
 
 @pytest.mark.clause("GWI-24")
-async def test_a_finished_run_refuses_every_answer_and_stays_as_it_is(url: str) -> None:
+async def test_a_finished_run_refuses_every_decision(url: str) -> None:
     """Failure 14: approve on a finished run."""
     async with site(url) as s:
         ada = await s.person("ada")
@@ -224,7 +224,7 @@ async def test_a_finished_run_refuses_every_answer_and_stays_as_it_is(url: str) 
         assert (await ada.get(f"/runs/{run}")).json() == before
 
 
-async def test_an_expired_approval_is_not_decided(url: str) -> None:
+async def test_an_expired_approval_cannot_be_decided(url: str) -> None:
     async with site(url) as s:
         ada = await s.person("ada")
         first, second = {**gate("a", within_seconds=60), "needs": []}, {**gate("b"), "needs": []}
@@ -239,7 +239,7 @@ async def test_an_expired_approval_is_not_decided(url: str) -> None:
         assert run
 
 
-async def test_open_approvals_come_newest_first_a_page_at_a_time(url: str) -> None:
+async def test_open_approvals_are_paged_newest_first(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         runs = [await start(s, gate()) for _ in range(7)]

@@ -54,7 +54,7 @@ def seen(listed: list[Any]) -> list[tuple[str, str, int, str]]:
 
 
 @pytest.mark.clause("DCI-12")
-async def test_a_lease_that_has_ended_changes_nothing_of_a_run_that_succeeded(url: str) -> None:
+async def test_an_ended_lease_cannot_add_files_to_a_succeeded_run(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         lost = await claim(s, "c1")
@@ -90,7 +90,7 @@ async def test_a_lease_that_has_ended_changes_nothing_of_a_run_that_succeeded(ur
         assert got.content == b"of attempt 1", "what came in time is before what is late"
 
 
-async def test_two_steps_with_one_name_keep_both_and_nobody_guesses(url: str) -> None:
+async def test_two_steps_may_upload_files_of_one_name(url: str) -> None:
     async with site(url) as s:
         run = await start(
             s, plan=[{"name": "linux", "tool": "build"}, {"name": "mac", "tool": "build", "needs": []}]
@@ -121,7 +121,7 @@ async def test_two_steps_with_one_name_keep_both_and_nobody_guesses(url: str) ->
                     await say(s, lease, "complete", 1)
 
 
-async def test_one_accepted_file_counts_before_those_that_are_not(url: str) -> None:
+async def test_an_accepted_file_takes_precedence_over_others(url: str) -> None:
     async with site(url) as s:
         run = await start(
             s, plan=[{"name": "linux", "tool": "build"}, {"name": "mac", "tool": "build", "needs": []}]
@@ -137,7 +137,7 @@ async def test_one_accepted_file_counts_before_those_that_are_not(url: str) -> N
         assert (await caller.get(f"{path}?step={two['step']}")).content == two["step"].encode()
 
 
-async def test_the_report_of_a_step_that_failed_is_found_and_of_one_that_then_succeeded_not(url: str) -> None:
+async def test_a_failed_steps_file_is_found_unless_a_later_attempt_succeeded(url: str) -> None:
     async with site(url) as s:
         run = await start(s, plan=[{"name": "build", "tool": "build", "retries": 1}])
         first = await claim(s, "c1")
@@ -158,7 +158,7 @@ async def test_the_report_of_a_step_that_failed_is_found_and_of_one_that_then_su
         )
 
 
-async def test_the_fence_is_looked_at_in_the_commit_that_records_the_file(url: str) -> None:
+async def test_the_commit_that_records_a_file_checks_the_fence(url: str) -> None:
     """Between the look before the bytes and the row, the lease ends."""
     async with site(url) as s:
         run = await start(s)
@@ -177,7 +177,7 @@ async def test_the_fence_is_looked_at_in_the_commit_that_records_the_file(url: s
         assert await acme(s).runs.read_artifact(run, "app.tar") == b"in time"
 
 
-async def test_a_file_that_only_came_late_is_not_found_by_its_name_alone(url: str) -> None:
+async def test_a_late_file_is_not_found_by_its_name_alone(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         lease = await claim(s, "c1")
@@ -192,7 +192,7 @@ async def test_a_file_that_only_came_late_is_not_found_by_its_name_alone(url: st
         assert (told.status_code, problem(told)) == (404, "ARTIFACT_NOT_FOUND")
 
 
-async def test_a_run_has_a_bounded_number_of_files(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_files_of_a_run_is_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenure.store.artifacts.ARTIFACTS_PER_RUN_MAX", 2)
     async with site(url) as s:
         await start(s)
@@ -202,7 +202,7 @@ async def test_a_run_has_a_bounded_number_of_files(url: str, monkeypatch: pytest
         assert problem(answers[-1]) == "LIMIT_EXCEEDED"
 
 
-async def test_a_file_of_a_run_that_is_deleted_is_refused(url: str) -> None:
+async def test_a_file_for_a_deleted_run_is_refused(url: str) -> None:
     async with site(url) as s:
         row = ArtifactRow(1, "a", 0, 1, False, "acme", "s", "w", 1, "sha256:" + "0" * 64, "text/plain", 0, 0)
         with pytest.raises(TenureError, match="LEASE_STALE"):
@@ -225,7 +225,9 @@ async def test_a_file_of_a_run_that_is_deleted_is_refused(url: str) -> None:
         ("body", "canceled", "released", "failed"),
     ],
 )
-def test_what_a_file_counts_follows_from_its_attempt(kind: str, step: str, attempt: str, state: str) -> None:
+def test_the_acceptance_of_a_file_follows_from_its_attempt(
+    kind: str, step: str, attempt: str, state: str
+) -> None:
     assert artifact_state(late=False, kind=kind, step=step, attempt=attempt) == state
     assert artifact_state(late=True, kind=kind, step=step, attempt=attempt) == "late"
 
@@ -236,7 +238,7 @@ def test_what_a_file_counts_follows_from_its_attempt(kind: str, step: str, attem
 NAMES = ["logs/build.txt", "a b%2F.txt", "ü/ñ+?#&=.txt", "100%", "a/b/c/d", "..hidden", "x..y/z", "%2e%2e"]
 
 
-async def test_every_name_is_read_back_as_it_was_written(url: str) -> None:
+async def test_every_file_name_is_read_back_unchanged(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         lease = await claim(s, "c1")
@@ -260,7 +262,7 @@ async def test_every_name_is_read_back_as_it_was_written(url: str) -> None:
                 assert await acme(s).runs.read_artifact(run, name) == name.encode()
 
 
-async def test_pages_of_files_go_on_where_the_last_one_ended(url: str) -> None:
+async def test_pages_of_files_continue_where_the_last_one_ended(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         lease = await claim(s, "c1")
@@ -281,7 +283,7 @@ async def test_pages_of_files_go_on_where_the_last_one_ended(url: str) -> None:
 @pytest.mark.parametrize(
     "name", ["..", ".", "../x", "a/../b", "/etc/passwd", "a//b", "a/", "a/.", "..\\x", "\x00", "a\nb"]
 )
-async def test_names_that_could_lead_elsewhere_are_refused(url: str, name: str) -> None:
+async def test_file_names_that_leave_the_folder_are_refused(url: str, name: str) -> None:
     async with site(url) as s:
         run = await start(s)
         lease = await claim(s, "c1")
@@ -297,7 +299,7 @@ async def test_names_that_could_lead_elsewhere_are_refused(url: str, name: str) 
 
 
 @pytest.mark.clause("DCI-12")
-async def test_a_file_is_sent_to_be_saved_and_never_executed(url: str) -> None:
+async def test_a_file_is_sent_as_a_download(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         lease = await claim(s, "c1")

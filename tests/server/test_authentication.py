@@ -16,7 +16,7 @@ from tests.server.stage import ACME, problem, site
 NOTHING = "/runs/run_2026-02-14_080000_abc123"
 
 
-async def test_a_request_without_a_credential_is_refused_in_the_one_shape(url: str) -> None:
+async def test_a_request_without_a_credential_gets_the_standard_error(url: str) -> None:
     async with site(url) as s:
         stranger = await s.caller()
         answer = await stranger.get(NOTHING)
@@ -27,7 +27,7 @@ async def test_a_request_without_a_credential_is_refused_in_the_one_shape(url: s
 
 
 @pytest.mark.clause("APR-11")
-async def test_a_key_opens_what_its_role_may(url: str) -> None:
+async def test_a_key_gives_the_access_of_its_role(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         run = await s.engine.scoped(tenant="acme").create("w", [{"name": "a"}])
@@ -44,7 +44,7 @@ async def test_a_key_opens_what_its_role_may(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (405, "METHOD_NOT_ALLOWED")
 
 
-async def test_whatever_is_wrong_with_a_key_it_is_refused_alike(url: str) -> None:
+async def test_every_invalid_key_gets_the_same_answer(url: str) -> None:
     async with site(url) as s:
         good, admin = await s.key("viewer"), await s.as_("admin")
         revoked = await s.key("viewer")
@@ -72,7 +72,7 @@ async def test_whatever_is_wrong_with_a_key_it_is_refused_alike(url: str) -> Non
         )
 
 
-async def test_a_key_in_a_url_is_not_even_looked_at(url: str) -> None:
+async def test_a_key_in_a_url_is_ignored(url: str) -> None:
     async with site(url) as s:
         key, stranger = await s.key("viewer"), await s.caller()
         for name in ("access_token", "key", "token", "api_key", "authorization"):
@@ -82,7 +82,7 @@ async def test_a_key_in_a_url_is_not_even_looked_at(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")
 
 
-async def test_head_is_get_without_the_body_and_options_lists_the_methods(url: str) -> None:
+async def test_head_omits_the_body_and_options_lists_the_methods(url: str) -> None:
     async with site(url) as s:
         stranger, viewer = await s.caller(), await s.as_("viewer")
         assert (await stranger.head("/healthz")).status_code == 200
@@ -101,7 +101,7 @@ async def test_head_is_get_without_the_body_and_options_lists_the_methods(url: s
         assert refused.headers["allow"] == "DELETE, GET, HEAD, OPTIONS, POST"
 
 
-async def test_a_credential_that_asks_too_often_waits(url: str) -> None:
+async def test_a_credential_over_its_rate_gets_429(url: str) -> None:
     async with site(url, requests_per_second=0.01, requests_burst=3) as s:
         viewer, other = await s.as_("viewer"), await s.as_("viewer", "operator")
         assert [(await viewer.get("/session")).status_code for _ in range(3)] == [200, 200, 200]
@@ -113,14 +113,12 @@ async def test_a_credential_that_asks_too_often_waits(url: str) -> None:
         assert (await (await s.caller()).get("/healthz")).status_code == 200
 
 
-def test_the_burst_follows_the_rate() -> None:
+def test_the_burst_is_derived_from_the_rate() -> None:
     assert (Settings().burst, Settings(requests_per_second=100).burst) == (10_000, 500)
     assert Settings(requests_per_second=100, requests_burst=7).burst == 7
 
 
-async def test_an_address_that_guesses_keys_costs_the_database_no_more(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_guessed_keys_stop_reaching_the_database(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "REFUSALS_BURST", 5.0)
     monkeypatch.setattr(gates, "REFUSALS_PER_SECOND", 0.001)
     async with site(url, key_cache_seconds=0.0) as s:
@@ -150,7 +148,7 @@ WRONG_KEYS: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_KEYS)
-async def test_every_wrong_key_counts_for_its_address(
+async def test_every_wrong_key_counts_against_its_address(
     url: str, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     monkeypatch.setattr(gates, "REFUSALS_BURST", 5.0)
@@ -170,7 +168,7 @@ async def test_every_wrong_key_counts_for_its_address(
         assert (await viewer.get("/session")).status_code == 200, "who is known gets in"
 
 
-async def test_a_key_that_has_ended_and_its_sessions_count_for_their_address(
+async def test_ended_keys_and_sessions_count_against_their_address(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url) as s:
@@ -186,7 +184,7 @@ async def test_a_key_that_has_ended_and_its_sessions_count_for_their_address(
         assert [answer.status_code for answer in ended] == [401] * 4 + [429] * 2
 
 
-async def test_strangers_do_not_crowd_out_those_who_are_known(
+async def test_unknown_addresses_do_not_displace_known_ones(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gates, "BUCKETS_MAX", 4)
@@ -206,7 +204,7 @@ async def test_strangers_do_not_crowd_out_those_who_are_known(
         assert all(len(each) <= 4 for each in kept)
 
 
-async def test_the_operator_of_the_installation_is_nobody_in_a_tenant(url: str) -> None:
+async def test_the_operator_of_the_installation_has_no_role_in_a_tenant(url: str) -> None:
     async with site(url) as s:
         operator = await s.caller(await s.operator_key())
         assert (await operator.get("/session")).json()["kind"] == "operator"
@@ -218,7 +216,7 @@ async def test_the_operator_of_the_installation_is_nobody_in_a_tenant(url: str) 
         assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
 
 
-async def test_a_key_without_its_owner_opens_nothing(url: str) -> None:
+async def test_a_key_whose_owner_is_gone_is_refused(url: str) -> None:
     async with site(url) as s:
         made = new_key()
         row = ApiKeyRow(made.id, ACME, "client", "gone", "", made.hash, None, "test", 1, None)

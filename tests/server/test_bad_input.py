@@ -55,7 +55,7 @@ BODIES: list[tuple[bytes, int, str]] = [
 ]
 
 
-async def test_a_body_that_is_not_right_makes_no_run(url: str) -> None:
+async def test_an_invalid_body_creates_no_run(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         caller = await s.as_("operator")
@@ -68,7 +68,7 @@ async def test_a_body_that_is_not_right_makes_no_run(url: str) -> None:
         assert again.status_code == 201, "the key was not used up"
 
 
-async def test_a_number_of_any_size_is_refused_or_kept_as_it_is(url: str) -> None:
+async def test_a_number_of_any_size_is_refused_or_stored_unchanged(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         caller = await s.as_("operator", "viewer")
@@ -105,7 +105,7 @@ async def test_another_content_type_is_refused(url: str) -> None:
             assert "application/json" in answer.json()["error"]["message"]
 
 
-async def test_a_body_that_is_too_large_is_not_read_to_its_end(url: str) -> None:
+async def test_a_body_that_is_too_large_is_refused_early(url: str) -> None:
     sent = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -132,7 +132,7 @@ async def test_a_body_that_is_too_large_is_not_read_to_its_end(url: str) -> None
         assert (status, body["error"]["code"]) in ((413, "PAYLOAD_TOO_LARGE"), (400, "REQUEST_MALFORMED"))
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(url: str) -> None:
+async def test_a_body_that_does_not_arrive_times_out(url: str) -> None:
     async with site(url, body_seconds=0.2) as s:
         key = await s.key("operator")
         head = f"POST /runs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n"
@@ -141,7 +141,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(url: str) -> None:
         assert "in time" in body["error"]["message"]
 
 
-async def test_headers_that_do_not_come_are_not_waited_for(url: str) -> None:
+async def test_headers_that_do_not_arrive_time_out(url: str) -> None:
     async with site(url, header_seconds=0.2) as s:
         status, body = await raw(s, b"GET /healthz HTTP/1.1\r\nhost: x\r\nx-a: ")
         assert (status, body["error"]["code"]) == (400, "REQUEST_MALFORMED")
@@ -162,7 +162,7 @@ NO_HTTP = [
 ]
 
 
-async def test_what_is_no_http_is_answered_in_the_one_shape(url: str) -> None:
+async def test_invalid_http_gets_the_standard_error(url: str) -> None:
     async with site(url) as s:
         for request in NO_HTTP:
             status, body = await raw(s, request)
@@ -186,7 +186,7 @@ CHUNKED = (
     ],
     ids=["header", "second header", "trailer", "chunk line"],
 )
-async def test_a_header_without_end_is_not_read_to_its_end(url: str, begun: bytes) -> None:
+async def test_an_endless_header_is_refused_early(url: str, begun: bytes) -> None:
     async with site(url) as s:
         host, port = s.address.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -217,7 +217,7 @@ PATHS = [
 ]
 
 
-async def test_ids_that_try_to_be_paths_lead_nowhere(url: str) -> None:
+async def test_ids_that_look_like_paths_are_not_found(url: str) -> None:
     async with site(url) as s:
         caller = await s.as_("viewer", "admin")
         for path in PATHS:
@@ -240,7 +240,7 @@ QUERIES = [
 ]
 
 
-async def test_a_query_that_is_not_right_is_refused(url: str) -> None:
+async def test_an_invalid_query_is_refused(url: str) -> None:
     async with site(url) as s:
         caller = await s.as_("viewer")
         for query, status, code in QUERIES:
@@ -248,14 +248,14 @@ async def test_a_query_that_is_not_right_is_refused(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (status, code), (query, answer.text)
 
 
-async def test_a_parameter_is_called_by_its_name_in_the_query(url: str) -> None:
+async def test_errors_name_query_parameters_as_the_query_does(url: str) -> None:
     async with site(url) as s:
         answer = await (await s.as_("viewer")).get("/events/stream?type=run.done")
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
         assert answer.json()["error"]["details"][0]["path"] == "type[0]"
 
 
-async def test_a_run_that_is_none_is_told_alike_whatever_its_id_looks_like(url: str) -> None:
+async def test_every_unknown_run_id_gets_the_same_answer(url: str) -> None:
     async with site(url) as s:
         caller = await s.as_("viewer")
         for none in ("run_2026-01-01_000000_aaaaaa", "run_2026-01-01_000000_zzzzzz", "run_nope"):
@@ -263,7 +263,7 @@ async def test_a_run_that_is_none_is_told_alike_whatever_its_id_looks_like(url: 
             assert answer.json()["error"]["message"] == f"there is no run {none!r}"
 
 
-async def test_a_null_in_a_filter_finds_nothing_or_is_refused(url: str) -> None:
+async def test_a_null_character_in_a_filter_finds_nothing_or_is_refused(url: str) -> None:
     async with site(url) as s:
         caller = await s.as_("viewer")
         for name in ("status", "workflow", "repo", "label", "profile"):
@@ -271,7 +271,7 @@ async def test_a_null_in_a_filter_finds_nothing_or_is_refused(url: str) -> None:
             assert answer.status_code in (200, 400, 404, 422), answer.text
 
 
-async def test_answers_say_that_they_are_not_to_be_kept_or_guessed_at(url: str) -> None:
+async def test_responses_forbid_caching_and_content_sniffing(url: str) -> None:
     async with site(url) as s:
         caller = await s.as_("viewer")
         for path in ("/runs", "/healthz", "/nowhere", "/openapi.json"):

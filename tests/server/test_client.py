@@ -52,7 +52,7 @@ async def at_work(s: Site, flow: Workflow[..., Any]) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_a_run_from_its_start_to_its_end_over_a_server(url: str) -> None:
+async def test_a_client_follows_a_run_to_its_end(url: str) -> None:
     async with site(url) as s, at_work(s, release()) as client:
         run = await client.submit("release", {"ref": "main"}, labels={"team": "a"}, key="once")
         assert await client.submit("release", {"ref": "main"}, labels={"team": "a"}, key="once") == run
@@ -80,7 +80,7 @@ async def test_a_run_from_its_start_to_its_end_over_a_server(url: str) -> None:
         assert (await client.runs.events(run))[-1].kind == "report_stated"
 
 
-async def test_a_failure_is_raised_as_an_engine_raises_it(url: str) -> None:
+async def test_a_client_raises_the_errors_of_an_engine(url: str) -> None:
     async with site(url) as s, at_work(s, release()) as client:
         run = await client.submit("release", {"ref": "broken"})
         with pytest.raises(TenureError) as failed:
@@ -97,7 +97,7 @@ async def test_a_failure_is_raised_as_an_engine_raises_it(url: str) -> None:
             await client.cancel(run)
 
 
-async def test_people_decide_and_events_arrive_over_a_server(url: str) -> None:
+async def test_a_client_approves_and_sends_signals(url: str) -> None:
     async with site(url) as s, at_work(s, release()) as client:
         run = await client.submit("release", {"ref": "main", "ask": True})
         async with Client(s.address, await s.key("approver", "viewer", person="grace")) as grace:
@@ -111,7 +111,7 @@ async def test_people_decide_and_events_arrive_over_a_server(url: str) -> None:
         assert not told.again
 
 
-async def test_what_happens_is_streamed(url: str) -> None:
+async def test_a_client_streams_events(url: str) -> None:
     async with site(url) as s, at_work(s, release()) as client:
         seen: list[tuple[str, Any]] = []
 
@@ -132,7 +132,7 @@ async def test_what_happens_is_streamed(url: str) -> None:
         )
 
 
-async def test_a_wrong_key_and_a_server_out_of_reach_are_told(url: str) -> None:
+async def test_a_wrong_key_and_an_unreachable_server_are_reported(url: str) -> None:
     async with site(url) as s, Client(s.address, "tn_aaaaaaaaaaaa_" + "x" * 43) as stranger:
         with pytest.raises(TenureError, match="UNAUTHENTICATED"):
             await stranger.runs.list()

@@ -12,7 +12,7 @@ from tests.server.webhook_senders import SECRET, SECRET_NAME, make_hook
 WITH_BODY = sorted(route for route in routes() if route.split()[0] in ("POST", "PUT", "PATCH"))
 
 
-async def test_a_client_that_hangs_up_within_its_body_is_no_failure_of_the_server(
+async def test_a_client_that_disconnects_during_its_body_causes_no_server_error(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)

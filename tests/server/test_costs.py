@@ -37,7 +37,7 @@ async def start(s: Site, **how: Any) -> str:
     return await s.engine.scoped(tenant="acme").create("ci", plan, **how)
 
 
-async def test_a_runner_tells_of_costs_once_and_its_run_ends_over_its_budget(url: str) -> None:
+async def test_a_runner_reports_costs_once_and_its_run_ends_over_its_budget(url: str) -> None:
     async with site(url) as s:
         run = await start(s, budget="1 USD")
         runner, viewer = await s.as_("runner"), await s.as_("viewer")
@@ -69,7 +69,7 @@ async def test_a_runner_tells_of_costs_once_and_its_run_ends_over_its_budget(url
         assert (ended["status"], ended["reason"]) == ("failed", "BUDGET_EXCEEDED")
 
 
-async def test_last_words_of_a_runner_tell_of_costs_too(url: str) -> None:
+async def test_the_last_message_of_a_runner_reports_costs_too(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         runner, viewer = await s.as_("runner"), await s.as_("viewer")
@@ -93,7 +93,7 @@ async def test_a_remote_worker_stops_at_the_budget(url: str) -> None:
         assert len(await engine.runs.steps(run.id)) == 2
 
 
-async def test_costs_are_added_up_for_a_tenant_and_nobody_else(url: str) -> None:
+async def test_costs_are_summed_per_tenant(url: str) -> None:
     async with site(url) as s, s.engine.worker(dear):
         engine = s.engine.scoped(tenant="acme")
         run = await engine.start(dear, ["0.40", "0.20"])

@@ -47,7 +47,7 @@ def same(pair: tuple[str, str]) -> bool:
     return equal(one, other)
 
 
-async def test_over_http_a_key_stands_for_equal_values_alone(url: str) -> None:
+async def test_over_http_a_key_matches_equal_values_only(url: str) -> None:
     async with site(url) as s:
         await register(s)
         operator = await s.as_("operator")
@@ -68,7 +68,7 @@ async def test_over_http_a_key_stands_for_equal_values_alone(url: str) -> None:
         assert "'a' twice" in twice.json()["error"]["message"]
 
 
-async def test_in_python_a_key_stands_for_equal_values_alone(url: str) -> None:
+async def test_in_python_a_key_matches_equal_values_only(url: str) -> None:
     flow = Workflow(_taking, name="taking")
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
@@ -89,7 +89,7 @@ async def _taking(value: Any) -> Any:
     return value
 
 
-async def test_from_a_hook_a_number_arrives_as_it_was_sent(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_number_from_a_hook_arrives_unchanged(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)
     async with site(url, hook_answer_seconds=20) as s:
         await register(s)
@@ -118,7 +118,7 @@ async def test_from_a_hook_a_number_arrives_as_it_was_sent(url: str, monkeypatch
         assert (twice.status_code, problem(twice)) == (400, "REQUEST_MALFORMED")
 
 
-async def test_by_the_runner_protocol_a_label_stands_for_equal_values_alone(
+async def test_in_the_runner_protocol_a_label_matches_equal_values_only(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
@@ -139,7 +139,7 @@ async def test_by_the_runner_protocol_a_label_stands_for_equal_values_alone(
         assert len(service.effects) == len(PAIRS)
 
 
-async def test_what_is_approved_is_shown_digested_and_sent_to_the_last_digit(
+async def test_an_approved_number_is_shown_digested_and_sent_exactly(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that is tried again with another number in the last digit asks again: the first approval is not for it."""
@@ -168,7 +168,7 @@ async def test_what_is_approved_is_shown_digested_and_sent_to_the_last_digit(
 
 @settings(max_examples=cases(100), deadline=None)
 @given(VALUES, VALUES)
-def test_other_digests_keep_the_rule_too(one: Any, other: Any) -> None:
+def test_other_digests_follow_the_same_rule(one: Any, other: Any) -> None:
     assert (
         codec.digest_arguments((one,), {"x": one}) == codec.digest_arguments((other,), {"x": other})
     ) == equal(one, other)
@@ -181,7 +181,7 @@ def test_other_digests_keep_the_rule_too(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_in_yaml_files_differ_exactly_if_their_values_do(pair: tuple[str, str]) -> None:
+def test_yaml_files_are_equal_exactly_if_their_values_are(pair: tuple[str, str]) -> None:
     def digest(text: str) -> str:
         return load_workflow(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {{value: {text}}}\n").digest
 
@@ -192,12 +192,12 @@ def test_in_yaml_files_differ_exactly_if_their_values_do(pair: tuple[str, str]) 
     assert (digest(pair[0]) == digest(pair[1])) == same(pair)
 
 
-def test_a_file_with_a_key_twice_is_refused() -> None:
+def test_a_file_with_a_duplicate_key_is_refused() -> None:
     with pytest.raises(TenureError, match="the key 'a' is already in line 5"):
         load_workflow(f"name: n\nsteps:\n  - id: a\n    uses: t\n    with: {TWICE}\n")
 
 
-def test_arguments_beyond_64_bits_count_by_their_value() -> None:
+def test_arguments_beyond_64_bits_are_compared_by_value() -> None:
     assert codec.digest_arguments((2**70,), {}) != codec.digest_arguments((2**71,), {})
     assert codec.digest_arguments((float("nan"),), {}) != codec.digest_arguments((None,), {}), (
         "a step may be called with it"

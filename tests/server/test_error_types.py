@@ -6,7 +6,7 @@ from tenure.errors import CODES
 from tests.server.stage import problem, site
 
 
-async def test_the_type_of_an_error_leads_to_what_it_means(url: str) -> None:
+async def test_the_type_of_an_error_is_the_url_of_its_explanation(url: str) -> None:
     async with site(url) as s:
         stranger = await s.caller()
         refused = await stranger.get("/runs")
@@ -35,7 +35,9 @@ async def test_the_type_of_an_error_leads_to_what_it_means(url: str) -> None:
         ("text/markdown", "text/markdown", "# FROZEN"),
     ],
 )
-async def test_it_is_served_as_it_is_asked_for(url: str, accept: str, kind: str, part: str) -> None:
+async def test_the_explanation_is_served_in_the_requested_format(
+    url: str, accept: str, kind: str, part: str
+) -> None:
     async with site(url) as s:
         answer = await (await s.caller()).get("/errors/FROZEN", headers={"Accept": accept})
         assert answer.headers["content-type"].partition(";")[0] == kind

@@ -65,7 +65,7 @@ of them at least once: a route that refuses all that it is sent before its handl
 
 
 @pytest.mark.guard_seconds(300)
-async def test_no_route_holds_the_event_loop(
+async def test_no_route_blocks_the_event_loop(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for tenant in (ACME, OTHER):
@@ -103,7 +103,7 @@ async def test_no_route_holds_the_event_loop(
     assert not unreached, "\n".join(unreached)
 
 
-async def test_runs_of_the_widest_workflow_do_not_hold_the_event_loop(url: str) -> None:
+async def test_runs_of_the_widest_workflow_do_not_block_the_event_loop(url: str) -> None:
     async with site(url) as s:
         await save_workflow(s.engine.store, "acme", "wide", "1", "declared", wide(), "d")
         echo = json.dumps({"name": "echo", "version": "1", "steps": [{"id": "a", "run": "true"}]})
@@ -126,7 +126,7 @@ async def test_runs_of_the_widest_workflow_do_not_hold_the_event_loop(url: str) 
                 assert (status, why) == (200, ""), (path, status, why)
 
 
-async def test_numbers_that_are_long_in_full_do_not_hold_the_event_loop(url: str) -> None:
+async def test_numbers_with_many_digits_do_not_block_the_event_loop(url: str) -> None:
     """A digest writes them in full, and 1 MB of `1e308` has 50 million digits. Nothing is started: there is no such workflow."""
     many = "[" + ",".join(["1e308"] * 160_000) + "]"
     few = "[" + ",".join(["1e20", "1e-9", "0.5", "1.0"] * 40_000) + "]"
@@ -146,7 +146,7 @@ async def test_numbers_that_are_long_in_full_do_not_hold_the_event_loop(url: str
                 assert (status, why) == (200, "")
 
 
-async def test_a_workflow_with_unknown_needs_does_not_hold_the_event_loop(url: str) -> None:
+async def test_a_workflow_with_unknown_needs_does_not_block_the_event_loop(url: str) -> None:
     long = "a-name-that-is-as-long-as-names-may-be-" * 3
     steps = "".join(f"  - id: {long[:80]}{i}\n    run: x\n    needs: [{long[:81]}{i}]\n" for i in range(950))
     text = f"name: wide\nsteps:\n{steps}".encode()
@@ -162,7 +162,7 @@ async def test_a_workflow_with_unknown_needs_does_not_hold_the_event_loop(url: s
             assert await held(turns, s, "PUT", "/workflows/wide", good, headers) == (201, "")
 
 
-async def test_an_artifact_does_not_hold_the_event_loop(
+async def test_an_artifact_does_not_block_the_event_loop(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
@@ -183,19 +183,19 @@ BEHIND = (
 )
 
 
-async def test_a_plan_of_3000_steps_created_alone_does_not_hold_the_event_loop(url: str) -> None:
+async def test_a_plan_of_3000_steps_created_alone_does_not_block_the_event_loop(url: str) -> None:
     async with Engine(url) as engine:
         await _check(lambda: _create(engine, APART))
 
 
-async def test_a_plan_of_3000_steps_that_needs_a_lock_does_not_hold_the_event_loop(url: str) -> None:
+async def test_a_plan_of_3000_steps_that_needs_a_lock_does_not_block_the_event_loop(url: str) -> None:
     async with Engine(url) as engine:
         await engine.orchestrator.put_caps([Cap("default", "", max_runs_per_min=1_000)])
         await _check(lambda: _create(engine, APART, concurrency_key="one"))
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_a_cancel_of_3000_steps_does_not_hold_the_event_loop(url: str, known: bool) -> None:
+async def test_a_cancel_of_3000_steps_does_not_block_the_event_loop(url: str, known: bool) -> None:
     async with Engine(url) as engine:
         runs = [await _create(engine, APART) for _ in range(TRIES)]
         if not known:
@@ -210,7 +210,7 @@ async def test_a_cancel_of_3000_steps_does_not_hold_the_event_loop(url: str, kno
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_3000_steps_that_become_ready_do_not_hold_the_event_loop(url: str, known: bool) -> None:
+async def test_3000_steps_that_become_ready_do_not_block_the_event_loop(url: str, known: bool) -> None:
     async with Engine(url) as engine:
         for _ in range(TRIES):
             await _create(engine, BEHIND)
@@ -235,7 +235,7 @@ async def test_3000_steps_that_become_ready_do_not_hold_the_event_loop(url: str,
         await _check(complete)
 
 
-async def test_a_run_of_3000_steps_that_is_deleted_does_not_hold_the_event_loop(url: str) -> None:
+async def test_deleting_a_run_of_3000_steps_does_not_block_the_event_loop(url: str) -> None:
     async with Engine(url) as engine:
         runs = [await _create(engine, APART) for _ in range(TRIES)]
         for run_id in runs:
@@ -284,7 +284,7 @@ COMMITS = 10
 RUNS = 500
 
 
-async def test_a_stream_that_has_missed_much_does_not_hold_the_event_loop(url: str) -> None:
+async def test_a_stream_that_is_far_behind_does_not_block_the_event_loop(url: str) -> None:
     async with site(url) as s:
         echo = json.dumps({"name": "echo", "version": "1", "steps": [{"id": "a", "run": "true"}]})
         await save_workflow(s.engine.store, "acme", "echo", "1", "declared", echo, "d")

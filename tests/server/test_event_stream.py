@@ -115,7 +115,7 @@ STORY = [
 
 
 @pytest.mark.clause("AGR-07")
-async def test_a_run_is_told_step_by_step_in_the_words_of_its_profile(url: str) -> None:
+async def test_a_stream_reports_a_run_in_the_words_of_its_profile(url: str) -> None:
     async with site(url) as s, listening(await s.as_("viewer")) as ear:
         run = await work(s, s.engine)
         heard = [await ear.frame() for _ in range(5)]
@@ -126,7 +126,7 @@ async def test_a_run_is_told_step_by_step_in_the_words_of_its_profile(url: str) 
 
 
 @pytest.mark.clause("AGR-07")
-async def test_questions_are_told_by_their_ids(url: str) -> None:
+async def test_a_stream_reports_approvals_by_id(url: str) -> None:
     only = ["approval.requested", "proposal.created"]
     async with site(url) as s, listening(await s.as_("viewer"), type=only) as ear:
         run = await acme(s).create("release", [{"name": "ok", "kind": "approval", "approval": {}}])
@@ -142,7 +142,7 @@ async def test_questions_are_told_by_their_ids(url: str) -> None:
         assert await ear.frame() == {"type": "proposal.created", "proposalId": question.id}
 
 
-async def test_whoever_comes_again_hears_the_rest_once(url: str) -> None:
+async def test_a_reconnecting_client_gets_the_remaining_events_once(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         async with listening(viewer) as ear:
@@ -163,7 +163,7 @@ async def test_whoever_comes_again_hears_the_rest_once(url: str) -> None:
             assert await ear.heard(5) == again
 
 
-async def test_a_stream_that_was_cut_before_its_first_event_misses_nothing(url: str) -> None:
+async def test_a_stream_cut_before_its_first_event_misses_nothing(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         async with listening(viewer, run=(await acme(s).create("w", [{"name": "a"}]))) as ear:
@@ -177,7 +177,7 @@ async def test_a_stream_that_was_cut_before_its_first_event_misses_nothing(url: 
             assert (await ear.frame())["runId"] == other
 
 
-async def test_filters_choose_by_run_and_by_type(url: str) -> None:
+async def test_streams_are_filtered_by_run_and_type(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         first, second = [await acme(s).create("w", [{"name": "a"}]) for _ in range(2)]
@@ -193,7 +193,7 @@ async def test_filters_choose_by_run_and_by_type(url: str) -> None:
             assert {(await steps.frame())["runId"] for _ in range(2)} == {first, second}
 
 
-async def test_what_another_process_commits_is_heard_without_a_hint(url: str) -> None:
+async def test_a_stream_has_commits_of_other_processes_without_notifications(url: str) -> None:
     """Nothing wakes the reader here: beneath the hints lies its poll."""
     async with (
         site(url) as s,
@@ -204,9 +204,7 @@ async def test_what_another_process_commits_is_heard_without_a_hint(url: str) ->
         assert (await ear.frame())["runId"] == run
 
 
-async def test_a_burst_is_no_reason_to_let_a_quick_reader_go(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_burst_does_not_disconnect_a_fast_reader(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_follower, "QUEUE_BYTES_MAX", 8 * 1024)
     monkeypatch.setattr(feed_follower, "TURN_BYTES", 1024)
     monkeypatch.setattr(feed_follower, "MISSED_ROWS", 7)
@@ -224,7 +222,7 @@ async def test_a_burst_is_no_reason_to_let_a_quick_reader_go(
             assert [(await late.frame())["runId"] for _ in wanted] == wanted
 
 
-async def test_nobody_hears_of_another_tenant(url: str) -> None:
+async def test_a_stream_has_no_events_of_other_tenants(url: str) -> None:
     async with site(url) as s:
         theirs = await s.as_("viewer", tenant="globex")
         async with listening(theirs) as ear:
@@ -249,7 +247,7 @@ def check_unrelated(texts: list[str]) -> None:
     assert len(set(apart)) == len(apart), "equal gaps look equal"
 
 
-def test_ids_of_neighbouring_positions_are_unrelated() -> None:
+def test_ids_of_adjacent_events_are_unrelated() -> None:
     """Also without chance, of which a dead letter's id has none."""
     places = FeedCursors(bytes(range(32)))
     in_order = [places.encode("acme", 1_000 + gap, 1) for gap in range(100)]
@@ -261,7 +259,7 @@ def test_ids_of_neighbouring_positions_are_unrelated() -> None:
     assert 25 <= rising <= 75, "their order is that of the positions"
 
 
-async def test_an_id_tells_nothing_of_what_others_do(url: str) -> None:
+async def test_an_event_id_reveals_nothing_about_other_tenants(url: str) -> None:
     """Between events of one tenant another one does nothing, a little, or much: the ids do not show it, and each is a place to go on from."""
     between = (0, 0, 0, 3, 3, 3, 12, 0)
     async with site(url) as s:
@@ -289,7 +287,7 @@ async def test_an_id_tells_nothing_of_what_others_do(url: str) -> None:
         assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), "nor is a position told"
 
 
-async def test_an_id_that_is_none_or_not_kept_any_more(url: str) -> None:
+async def test_an_invalid_or_expired_event_id_is_answered(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         for bad in ("x", "1", "1-1", "x" * 21, "x" * 23, "x" * 21 + "!"):
@@ -340,13 +338,13 @@ async def test_a_revoked_key_ends_its_streams_and_no_others(
             await other.heard(2)
 
 
-async def test_a_server_that_stops_ends_its_streams_first(url: str) -> None:
+async def test_a_stopping_server_ends_its_streams_first(url: str) -> None:
     async with site(url, grace_seconds=60.0) as s, listening(await s.as_("viewer")) as ear:
         s.service.stopping.set()
         await ear.ends()
 
 
-async def test_a_reader_that_does_not_keep_up_is_let_go(url: str) -> None:
+async def test_a_slow_reader_is_disconnected(url: str) -> None:
     async with site(url) as s:
         key = await s.key("viewer")
         reader, writer = await _by_hand(s, key)

@@ -38,7 +38,7 @@ async def sealed_run(s: Site, folder: Path, *, signed: bool = True) -> tuple[str
 
 
 @pytest.mark.clause("GOV-21")
-async def test_evidence_is_listed_taken_out_and_verified(url: str, tmp_path: Path) -> None:
+async def test_evidence_is_listed_exported_and_verified(url: str, tmp_path: Path) -> None:
     async with site(url) as s:
         run, signer = await sealed_run(s, tmp_path)
         viewer = await s.as_("viewer")
@@ -64,7 +64,7 @@ async def test_evidence_is_listed_taken_out_and_verified(url: str, tmp_path: Pat
         assert [line["kind"] for line in lines].count("evidence.exported") == 1, "the bundle's leaving"
 
 
-async def test_another_tenants_evidence_looks_like_none(url: str, tmp_path: Path) -> None:
+async def test_another_tenants_evidence_looks_missing(url: str, tmp_path: Path) -> None:
     """I50."""
     async with site(url) as s:
         run, _ = await sealed_run(s, tmp_path, signed=False)
@@ -76,7 +76,7 @@ async def test_another_tenants_evidence_looks_like_none(url: str, tmp_path: Path
         assert (await stranger.get("/evidence")).json()["items"] == []
 
 
-async def test_what_is_not_there_is_told(url: str, tmp_path: Path) -> None:
+async def test_missing_evidence_is_reported(url: str, tmp_path: Path) -> None:
     async with site(url) as s:
         run, _ = await sealed_run(s, tmp_path, signed=False)
         viewer = await s.as_("viewer")
@@ -88,7 +88,7 @@ async def test_what_is_not_there_is_told(url: str, tmp_path: Path) -> None:
             assert answer.status_code == 422
 
 
-async def test_a_client_takes_evidence_out(url: str, tmp_path: Path) -> None:
+async def test_a_client_exports_evidence(url: str, tmp_path: Path) -> None:
     async with site(url) as s:
         run, _ = await sealed_run(s, tmp_path)
         async with Client(s.address, await s.key("viewer")) as client:

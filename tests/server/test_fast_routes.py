@@ -138,7 +138,7 @@ async def ways(tmp_path: Path, log: io.StringIO, *roles: str) -> AsyncIterator[t
         yield s, Ways(s, await s.key(*roles), log)
 
 
-async def test_a_run_is_started_alike_by_the_fast_and_the_documented_route(
+async def test_the_fast_and_the_documented_route_start_a_run_with_equal_answers_and_logs(
     tmp_path: Path, log: io.StringIO
 ) -> None:
     async with ways(tmp_path, log, "operator") as (_, both):
@@ -155,14 +155,16 @@ async def test_a_run_is_started_alike_by_the_fast_and_the_documented_route(
     assert statuses["replayed"] == 201
 
 
-async def test_a_caller_without_the_role_is_refused_alike(tmp_path: Path, log: io.StringIO) -> None:
+async def test_the_fast_and_the_documented_route_refuse_a_caller_without_the_role_alike(
+    tmp_path: Path, log: io.StringIO
+) -> None:
     async with ways(tmp_path, log, "viewer") as (_, both):
         fast = await both.ask("fast", "POST", "/runs", GOOD)
         assert fast["status"] == 403
         assert fast == await both.ask("documented", "POST", "/runs", GOOD)
 
 
-async def test_a_status_is_told_alike_by_the_fast_and_the_documented_route(
+async def test_the_fast_and_the_documented_route_return_the_same_status(
     tmp_path: Path, log: io.StringIO
 ) -> None:
     async with ways(tmp_path, log, "viewer") as (s, both):

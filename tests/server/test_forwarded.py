@@ -46,7 +46,7 @@ def xff(*values: str) -> list[tuple[bytes, bytes]]:
         ([f"{VICTIM}, " + "1" * 500], 1, None),
     ],
 )
-def test_the_client_is_so_many_entries_from_the_right(
+def test_the_client_address_is_counted_from_the_right(
     values: list[str], proxies: int, found: str | None
 ) -> None:
     assert client_address(xff(*values), proxies) == found
@@ -64,13 +64,13 @@ def test_the_client_is_so_many_entries_from_the_right(
         (f"for={VICTIM}, proto=https", 1, None),
     ],
 )
-def test_the_standard_header_is_read_likewise(value: str, proxies: int, found: str | None) -> None:
+def test_the_standard_header_is_read_the_same_way(value: str, proxies: int, found: str | None) -> None:
     headers = [(b"x-forwarded-for", VICTIM.encode()), (b"forwarded", value.encode())]
     assert client_address(headers, proxies, FORWARDED) == found
     assert client_address(headers, 1) == VICTIM, "which of the two is read is set up, not sent"
 
 
-def test_addresses_of_one_machine_are_one() -> None:
+def test_addresses_of_one_machine_count_as_one() -> None:
     assert address_group("2001:db8:1:2:3::4") == address_group("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
     assert address_group("2001:db8:1:3::") != address_group("2001:db8:1:2::")
     assert address_group(f"::ffff:{MINE}") == MINE
@@ -86,7 +86,7 @@ async def _guess(s: Site, number: int, forwarded: str) -> httpx.Response:
     return await (await s.caller(key)).get("/runs", headers={"X-Forwarded-For": forwarded})
 
 
-async def test_a_lock_out_is_neither_dodged_nor_turned_on_others(
+async def test_a_lock_out_cannot_be_evaded_or_aimed_at_others(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "REFUSALS_BURST", 3.0)
@@ -101,7 +101,7 @@ async def test_a_lock_out_is_neither_dodged_nor_turned_on_others(
         assert (await _guess(s, 12, "not an address")).status_code == 401, "nor whoever it came through"
 
 
-async def test_half_sent_bodies_behind_a_proxy_are_counted_for_the_client(tmp_path: Path) -> None:
+async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path: Path) -> None:
     async with site(
         f"sqlite:{tmp_path}/site.db",
         behind_proxy=True,
@@ -135,7 +135,7 @@ async def test_half_sent_bodies_behind_a_proxy_are_counted_for_the_client(tmp_pa
         ({"behind_proxy": True}, {}, False),
     ],
 )
-async def test_hsts_is_said_to_who_came_by_tls(
+async def test_hsts_is_sent_to_clients_that_used_tls(
     tmp_path: Path, settings: dict[str, Any], headers: dict[str, str], told: bool
 ) -> None:
     async with site(f"sqlite:{tmp_path}/site.db", **settings) as s:
@@ -146,7 +146,7 @@ async def test_hsts_is_said_to_who_came_by_tls(
                 assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 
-async def test_hsts_is_said_over_tls_of_its_own(tmp_path: Path) -> None:
+async def test_hsts_is_sent_over_the_servers_own_tls(tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path, "localhost")
     async with site(f"sqlite:{tmp_path}/site.db", tls_cert=str(cert), tls_key=str(key)) as s:
         context = ssl.create_default_context(cafile=str(cert))

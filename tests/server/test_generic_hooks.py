@@ -32,7 +32,7 @@ async def runs(s: Site) -> list[str]:
     return [run.id for run in await s.engine.scoped(tenant="acme").runs.list(limit=200)]
 
 
-async def test_a_standard_webhook_is_keyed_by_its_id(url: str) -> None:
+async def test_a_standard_webhook_is_deduplicated_by_its_id(url: str) -> None:
     async with site(url) as s:
         sender = await ours(s)
         first = await sender.send({"type": "order.paid"}, name="msg_1")
@@ -69,7 +69,7 @@ async def test_a_secret_may_be_base64_and_several_signatures_may_be_sent(
 
 
 @pytest.mark.parametrize("off", [-310, 310, -86_400])
-async def test_a_signature_of_another_time_is_refused_and_nothing_recorded(url: str, off: float) -> None:
+async def test_an_old_signature_is_refused_and_nothing_is_recorded(url: str, off: float) -> None:
     async with site(url) as s:
         sender = await ours(s)
         before = await contents(url)
@@ -92,7 +92,7 @@ async def test_a_signature_of_another_time_is_refused_and_nothing_recorded(url: 
         {"webhook-timestamp": "9" * 30},
     ],
 )
-async def test_what_is_signed_otherwise_is_refused_and_nothing_recorded(
+async def test_a_wrong_signature_is_refused_and_nothing_is_recorded(
     url: str, headers: dict[str, str]
 ) -> None:
     async with site(url) as s:
@@ -114,7 +114,7 @@ def event(**more: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_cloudevent_is_keyed_by_source_and_id_however_it_is_sent(url: str) -> None:
+async def test_a_cloudevent_is_deduplicated_by_source_and_id_in_every_mode(url: str) -> None:
     async with site(url) as s:
         sender = await ours(s, CE_RULE)
         structured = {"Content-Type": "application/cloudevents+json; charset=utf-8"}
@@ -141,7 +141,7 @@ async def test_a_cloudevent_is_keyed_by_source_and_id_however_it_is_sent(url: st
 
 
 @pytest.mark.parametrize("wrong", [{"id": ""}, {"id": 7}, {"source": None}, {"type": "a\nb"}])
-async def test_a_cloudevent_without_its_names_is_refused_and_nothing_recorded(
+async def test_a_cloudevent_without_its_attributes_is_refused_and_nothing_is_recorded(
     url: str, wrong: dict[str, Any]
 ) -> None:
     async with site(url) as s:
@@ -152,7 +152,7 @@ async def test_a_cloudevent_without_its_names_is_refused_and_nothing_recorded(
         assert await contents(url) == before
 
 
-async def test_ids_of_any_form_have_a_delivery_that_can_be_looked_at(url: str) -> None:
+async def test_deliveries_with_ids_of_any_form_can_be_read(url: str) -> None:
     async with site(url) as s:
         sender = await ours(s)
         for name in ("a/b c", "x" * 2_000, "%2e%2e"):
@@ -165,7 +165,7 @@ async def test_ids_of_any_form_have_a_delivery_that_can_be_looked_at(url: str) -
             assert (await sender.send({}, name=name)).status_code == 200
 
 
-async def test_a_body_that_is_no_json_is_refused(url: str) -> None:
+async def test_a_body_that_is_not_json_is_refused(url: str) -> None:
     async with site(url) as s:
         sender = await ours(s)
         before = await contents(url)
@@ -208,7 +208,7 @@ async def test_a_signed_message_is_one_event_whatever_its_headers_say(
         assert len(await runs(s)) == 1
 
 
-async def test_a_webhook_does_not_become_an_event_later(url: str) -> None:
+async def test_a_webhook_is_not_accepted_later_as_an_event(url: str) -> None:
     async with site(url) as s:
         sender = await ours(s)
         assert (await sender.send({"order": 7}, name="msg_1")).status_code == 201
@@ -217,7 +217,7 @@ async def test_a_webhook_does_not_become_an_event_later(url: str) -> None:
         assert len(await runs(s)) == 1
 
 
-async def test_two_events_never_share_a_key_by_where_their_source_ends(url: str) -> None:
+async def test_source_and_id_cannot_be_split_differently_into_the_same_key(url: str) -> None:
     async with site(url) as s:
         sender = await ours(s)
         one = await sender.send({}, headers={**BINARY, "ce-source": "/a", "ce-id": "b c"})

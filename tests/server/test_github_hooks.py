@@ -48,7 +48,7 @@ def outcome(answer: httpx.Response) -> tuple[int, str]:
 
 
 @pytest.mark.clause("GWI-07")
-async def test_a_pull_request_starts_the_run_that_its_rule_says(url: str) -> None:
+async def test_a_pull_request_starts_the_run_of_its_rule(url: str) -> None:
     async with site(url) as s:
         await s.person("olga", "admin")
         github = await ours(s, owner="olga")
@@ -75,7 +75,7 @@ async def test_a_pull_request_starts_the_run_that_its_rule_says(url: str) -> Non
 
 @pytest.mark.clause("GWI-12")
 @pytest.mark.clause("DCI-16")
-async def test_fifty_deliveries_of_one_webhook_make_one_run_and_a_forged_one_before_them_none(
+async def test_fifty_deliveries_of_one_webhook_start_one_run_and_a_forged_one_none(
     url: str,
 ) -> None:
     async with site(url) as s:
@@ -94,7 +94,7 @@ async def test_fifty_deliveries_of_one_webhook_make_one_run_and_a_forged_one_bef
 @pytest.mark.parametrize(
     "signature", ["sha256=" + "0" * 64, "sha1=" + "0" * 40, "", "sha256=\u00e9", "sha256"]
 )
-async def test_nothing_is_recorded_of_what_has_a_wrong_signature(url: str, signature: str) -> None:
+async def test_a_delivery_with_a_wrong_signature_is_not_recorded(url: str, signature: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         before = await contents(url)
@@ -105,7 +105,7 @@ async def test_nothing_is_recorded_of_what_has_a_wrong_signature(url: str, signa
         assert await contents(url) == before
 
 
-async def test_what_is_changed_after_it_was_signed_is_refused(url: str) -> None:
+async def test_a_body_changed_after_signing_is_refused(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         raw = json.dumps(pull_request(7)).encode()
@@ -119,7 +119,7 @@ async def test_what_is_changed_after_it_was_signed_is_refused(url: str) -> None:
         assert await contents(url) == before
 
 
-async def test_during_a_rotation_both_secrets_count_and_after_it_the_new_one_only(url: str) -> None:
+async def test_during_a_rotation_both_secrets_are_valid(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         admin = await s.as_("admin")
@@ -137,7 +137,7 @@ async def test_during_a_rotation_both_secrets_count_and_after_it_the_new_one_onl
             assert by_new.status_code == new
 
 
-async def test_a_hook_whose_secret_cannot_be_read_lets_nobody_in_and_says_nothing_of_it(
+async def test_a_hook_with_an_unreadable_secret_refuses_everything(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url) as s:
@@ -154,7 +154,7 @@ async def test_a_hook_whose_secret_cannot_be_read_lets_nobody_in_and_says_nothin
         assert await contents(url) == before
 
 
-async def test_an_unknown_hook_a_disabled_one_and_one_of_another_kind_look_the_same(url: str) -> None:
+async def test_unknown_disabled_and_mismatched_hooks_look_the_same(url: str) -> None:
     async with site(url) as s:
         github = await ours(s, disabled=True)
         other = await make_hook(s, "generic")
@@ -168,7 +168,7 @@ async def test_an_unknown_hook_a_disabled_one_and_one_of_another_kind_look_the_s
         assert await runs(s) == []
 
 
-async def test_the_tenant_is_the_hooks_whatever_the_payload_says(url: str) -> None:
+async def test_the_tenant_comes_from_the_hook_not_from_the_payload(url: str) -> None:
     async with site(url) as s:
         await s.tenant("globex")
         github = await ours(s)
@@ -177,7 +177,7 @@ async def test_the_tenant_is_the_hooks_whatever_the_payload_says(url: str) -> No
         assert await runs(s, "globex") == []
 
 
-async def test_a_ping_is_answered_and_what_no_rule_fits_is_ignored(url: str) -> None:
+async def test_a_ping_is_answered_and_unmatched_events_are_ignored(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         assert outcome(await github.deliver("ping", {"zen": "Keep it logically awesome."})) == (
@@ -195,7 +195,7 @@ async def test_a_ping_is_answered_and_what_no_rule_fits_is_ignored(url: str) -> 
         assert await runs(s) == []
 
 
-async def test_what_is_signed_but_cannot_be_read_is_refused_and_not_recorded(url: str) -> None:
+async def test_a_signed_but_unreadable_body_is_refused_and_not_recorded(url: str) -> None:
     async with site(url, hook_body_bytes_max=2_000) as s:
         github = await ours(s)
         before = await contents(url)
@@ -210,7 +210,7 @@ async def test_what_is_signed_but_cannot_be_read_is_refused_and_not_recorded(url
         assert await contents(url) == before
 
 
-async def test_a_form_of_github_is_read_as_its_json(url: str) -> None:
+async def test_a_form_encoded_delivery_is_read_as_json(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         answer = await github.deliver(
@@ -225,7 +225,7 @@ async def test_a_form_of_github_is_read_as_its_json(url: str) -> None:
 
 
 @pytest.mark.clause("DCI-16")
-async def test_the_same_bytes_under_another_delivery_within_a_day_are_the_same(url: str) -> None:
+async def test_the_same_bytes_under_another_delivery_id_are_a_repeat_for_a_day(url: str) -> None:
     async with site(url) as s:
         github = await ours(s, {"workflow": "review"})
         body = {"no": "pull request"}
@@ -245,7 +245,7 @@ async def test_the_same_bytes_under_another_delivery_within_a_day_are_the_same(u
 
 @pytest.mark.clause("GWI-13")
 @pytest.mark.clause("DCI-16")
-async def test_one_event_of_a_pull_request_told_twice_within_five_seconds_starts_one_run(url: str) -> None:
+async def test_a_pull_request_event_sent_twice_within_five_seconds_starts_one_run(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         first = await github.deliver("pull_request", pull_request(7, sender="a"))
@@ -261,7 +261,7 @@ async def test_one_event_of_a_pull_request_told_twice_within_five_seconds_starts
 
 
 @pytest.mark.clause("GWI-13")
-async def test_a_hook_may_keep_to_the_letter_of_same_pull_request_and_event(url: str) -> None:
+async def test_a_hook_may_deduplicate_by_pull_request_and_event_type_alone(url: str) -> None:
     async with site(url) as s:
         github = await ours(s, settings={"same_pr_within_5s": True})
         first = await github.deliver("pull_request", pull_request(7))
@@ -270,7 +270,7 @@ async def test_a_hook_may_keep_to_the_letter_of_same_pull_request_and_event(url:
         assert (await github.deliver("pull_request", pull_request(8))).status_code == 201
 
 
-async def test_a_push_of_one_commit_told_twice_starts_one_run(url: str) -> None:
+async def test_a_push_sent_twice_starts_one_run(url: str) -> None:
     async with site(url) as s:
         github = await ours(s, {"workflow": "review"})
         push = {"ref": "refs/heads/main", "after": "c0ffee", "repository": {"full_name": "octo/widgets"}}
@@ -281,7 +281,7 @@ async def test_a_push_of_one_commit_told_twice_starts_one_run(url: str) -> None:
 
 
 @pytest.mark.clause("GWI-15")
-async def test_a_redelivery_is_answered_with_its_run_also_when_all_else_is_forgotten(url: str) -> None:
+async def test_a_redelivery_finds_its_run_after_all_records_have_expired(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         first = await github.deliver("pull_request", pull_request(7), delivery="d-1")
@@ -316,7 +316,7 @@ async def test_a_newer_push_supersedes_the_older_run_of_its_pull_request(url: st
             assert (await engine.get(run)).status == "queued"
 
 
-async def test_an_expression_without_a_value_fails_its_delivery_and_nothing_else(url: str) -> None:
+async def test_an_expression_without_a_value_fails_only_its_delivery(url: str) -> None:
     async with site(url) as s:
         github = await ours(s, {"when": "body.nothing.here == 1", "workflow": "review"})
         answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
@@ -326,7 +326,7 @@ async def test_an_expression_without_a_value_fails_its_delivery_and_nothing_else
 
 
 @pytest.mark.clause("GWI-12")
-async def test_a_failed_delivery_is_tried_again_when_it_is_redelivered_three_times_in_all(url: str) -> None:
+async def test_a_failed_delivery_may_be_redelivered_up_to_three_attempts(url: str) -> None:
     async with site(url) as s:
         github = await ours(s, {"workflow": "unheard-of"})
         for attempts in (1, 2, 3, 3):
@@ -344,7 +344,7 @@ async def test_a_failed_delivery_is_tried_again_when_it_is_redelivered_three_tim
         assert outcome(await github.deliver("pull_request", pull_request(7), delivery="d-1")) == (201, "done")
 
 
-async def test_a_rule_may_tell_a_run_something(url: str) -> None:
+async def test_a_rule_may_signal_a_run(url: str) -> None:
     rule = {"signal": "reviewed", "run": "body.run", "data": {"by": "${{ body.by }}"}}
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
@@ -360,7 +360,7 @@ async def test_a_rule_may_tell_a_run_something(url: str) -> None:
         assert "RUN_NOT_FOUND" in answer.json()["note"]
 
 
-async def test_over_the_rate_of_the_tenant_runs_start_later_and_none_is_lost(url: str) -> None:
+async def test_runs_over_the_rate_of_the_tenant_start_later(url: str) -> None:
     async with site(url) as s:
         await s.engine.put_caps([Cap("acme", "", max_runs_per_min=1)])
         github = await ours(s)

@@ -65,7 +65,7 @@ async def take_only(s: Site, hook_id: str, body: bytes) -> None:
     assert taken.held is not None
 
 
-async def test_an_answer_does_not_wait_for_the_work(url: str) -> None:
+async def test_the_response_to_a_delivery_does_not_wait_for_the_work(url: str) -> None:
     async with site(url, hook_answer_seconds=0) as s:
         github = await ours(s)
         answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
@@ -76,7 +76,7 @@ async def test_an_answer_does_not_wait_for_the_work(url: str) -> None:
 @pytest.mark.clause("GWI-11")
 @pytest.mark.clause("GWI-15")
 @pytest.mark.clause("GOV-11")
-async def test_a_delivery_whose_process_died_is_taken_over_when_its_lock_has_expired(url: str) -> None:
+async def test_the_delivery_of_a_dead_process_is_taken_over_after_its_lock_expires(url: str) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
         github = await ours(s)
         first = await github.deliver("ping", pull_request(7))
@@ -98,7 +98,7 @@ async def test_a_delivery_whose_process_died_is_taken_over_when_its_lock_has_exp
         assert (again.status_code, again.json()["run_id"]) == (200, done["run_id"])
 
 
-async def test_a_redelivery_itself_takes_over_what_was_left(url: str) -> None:
+async def test_a_redelivery_takes_over_an_abandoned_delivery(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         first = await github.deliver("ping", pull_request(7))
@@ -110,7 +110,7 @@ async def test_a_redelivery_itself_takes_over_what_was_left(url: str) -> None:
 
 
 @pytest.mark.clause("GOV-11")
-async def test_a_crash_between_the_run_and_its_delivery_makes_no_second_run(
+async def test_a_crash_between_run_and_delivery_record_starts_no_second_run(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
@@ -137,7 +137,7 @@ async def test_a_crash_between_the_run_and_its_delivery_makes_no_second_run(
         assert await runs(s) == made
 
 
-async def test_what_cannot_be_done_now_is_put_off_and_done_after_a_pause(
+async def test_a_delivery_that_cannot_be_carried_out_now_is_retried_later(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
@@ -157,7 +157,7 @@ async def test_what_cannot_be_done_now_is_put_off_and_done_after_a_pause(
         assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)
 
 
-async def test_rules_that_find_the_bounded_threads_full_are_evaluated_later(
+async def test_rules_are_evaluated_later_if_the_thread_pool_is_full(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
@@ -187,7 +187,7 @@ async def dies_with_it(s: Site, after_seconds: int) -> None:
     assert await s.service.intake.deliveries.take_over("github", left) is not None
 
 
-async def test_a_delivery_that_ends_its_process_again_and_again_is_set_aside(url: str) -> None:
+async def test_a_delivery_that_keeps_crashing_its_process_is_set_aside(url: str) -> None:
     """The try is counted before it begins, so that a crash counts; nobody carries it out any more, until people say so."""
     async with site(url, hook_answer_seconds=20) as s:
         github = await ours(s)
@@ -216,9 +216,7 @@ async def test_a_delivery_that_ends_its_process_again_and_again_is_set_aside(url
         assert [replayed.json()["run_id"]] == await runs(s)
 
 
-async def test_a_delivery_that_cannot_be_done_again_and_again_is_set_aside(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_delivery_that_keeps_failing_is_set_aside(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(url, hook_answer_seconds=20) as s:
         github = await ours(s)
         ping = await github.deliver("ping", pull_request(7))
@@ -243,7 +241,7 @@ async def test_a_delivery_that_cannot_be_done_again_and_again_is_set_aside(
 @pytest.mark.parametrize(
     "text", ["size(body.list.map(x, body.list.map(y, body.list))) > 0", "body.list.filter(x, true) == []"]
 )
-async def test_a_rule_that_costs_too_much_fails_its_delivery_and_nothing_else(url: str, text: str) -> None:
+async def test_a_rule_that_costs_too_much_fails_only_its_delivery(url: str, text: str) -> None:
     async with site(url, hook_answer_seconds=20) as s:
         github = await ours(s, {**PR_RULE, "when": text})
         told = await github.deliver("pull_request", {"list": ["a"] * 5_000})
@@ -252,7 +250,7 @@ async def test_a_rule_that_costs_too_much_fails_its_delivery_and_nothing_else(ur
         assert "too much" in told.json()["note"]
 
 
-async def test_a_rule_that_never_fits_is_refused(url: str) -> None:
+async def test_a_rule_that_can_never_match_is_refused(url: str) -> None:
     async with site(url) as s:
         await register(s)
         doubled = '["AAAA"]' + ".map(x, x + x + x + x + x + x + x + x + x + x + x + x)" * 8 + ".size() > 0"
@@ -268,7 +266,7 @@ async def test_a_rule_that_never_fits_is_refused(url: str) -> None:
 
 
 @pytest.mark.clause("DCI-16")
-async def test_two_servers_on_one_database_make_one_run_of_one_webhook(url: str) -> None:
+async def test_two_servers_start_one_run_for_one_webhook(url: str) -> None:
     async with site(url) as one, site(url) as two:
         here = await ours(one)
         there = GitHub(two, here.hook_id)
@@ -282,7 +280,7 @@ async def test_two_servers_on_one_database_make_one_run_of_one_webhook(url: str)
         assert {answer.json()["run_id"] for answer in answers} == {run}
 
 
-async def test_deliveries_are_listed_newest_first_a_page_at_a_time(url: str) -> None:
+async def test_deliveries_are_paged_newest_first(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         for n in range(5):
@@ -305,7 +303,7 @@ async def test_deliveries_are_listed_newest_first_a_page_at_a_time(url: str) -> 
         assert problem(await viewer.get(f"{where}/d-9")) == "DELIVERY_NOT_FOUND"
 
 
-async def test_a_repeat_that_came_while_the_first_was_in_process_is_told_its_run_later(url: str) -> None:
+async def test_a_repeat_during_processing_shows_the_run_later(url: str) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
         github = await ours(s)
         first = await github.deliver("ping", pull_request(7))
@@ -322,7 +320,7 @@ async def test_a_repeat_that_came_while_the_first_was_in_process_is_told_its_run
 # ------------------------------------------------------------------------------------------------- replays
 
 
-async def test_a_replay_is_a_run_of_its_own_under_a_key_of_its_own_and_is_audited(url: str) -> None:
+async def test_a_replay_starts_a_new_run_under_a_new_key_and_is_audited(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         first = (await github.deliver("pull_request", pull_request(7), delivery="d-1")).json()["run_id"]
@@ -343,7 +341,7 @@ async def test_a_replay_is_a_run_of_its_own_under_a_key_of_its_own_and_is_audite
         assert problem(await operator.post(where.replace("d-1", "d-9"))) == "DELIVERY_NOT_FOUND"
 
 
-async def test_a_replay_under_a_key_is_done_once(url: str) -> None:
+async def test_a_replay_under_an_idempotency_key_runs_once(url: str) -> None:
     async with site(url) as s:
         github = await ours(s)
         await github.deliver("pull_request", pull_request(7), delivery="d-1")
@@ -354,7 +352,7 @@ async def test_a_replay_under_a_key_is_done_once(url: str) -> None:
         assert len(await runs(s)) == 2
 
 
-async def test_a_replay_goes_by_the_rules_of_now(url: str) -> None:
+async def test_a_replay_uses_the_current_rules(url: str) -> None:
     async with site(url) as s:
         github = await ours(s, {"when": "body.nothing == 1", "workflow": "review"})
         failed = await github.deliver("pull_request", pull_request(7), delivery="d-1")

@@ -24,7 +24,7 @@ async def kinds(s: Site) -> list[str]:
     return [line.kind for line in lines if line.kind.startswith("hook.")]
 
 
-async def test_a_hook_is_made_looked_at_changed_and_deleted_and_each_change_is_audited(url: str) -> None:
+async def test_a_hook_is_created_read_updated_and_deleted_with_an_audit(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         made = await admin.post("/hooks", json={**TEXT, "kind": "github"})
@@ -76,7 +76,7 @@ async def test_hooks_are_listed_newest_first_and_each_tenant_sees_its_own(url: s
 @pytest.mark.parametrize(
     "secrets", [["hunter2"], [], [REFERENCE] * 3, ["file:relative"], ["env:"], ["env:A B"], ["vault:x"], [""]]
 )
-async def test_a_secret_is_a_reference_and_what_is_none_is_not_repeated(url: str, secrets: list[str]) -> None:
+async def test_a_secret_must_be_a_reference_and_errors_do_not_repeat_it(url: str, secrets: list[str]) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         before = await contents(url)
@@ -87,7 +87,7 @@ async def test_a_secret_is_a_reference_and_what_is_none_is_not_repeated(url: str
         assert await contents(url) == before
 
 
-async def test_what_is_wrong_with_rules_is_told_with_its_places(url: str) -> None:
+async def test_problems_of_rules_are_reported_with_their_places(url: str) -> None:
     rules = [
         {"when": "evnt == 'push'", "workflow": "w"},
         {"workflow": "w", "input": {"a": ["${{ body. }}"]}, "labels": {"b": "${{ steps.x }}"}},
@@ -112,7 +112,7 @@ async def test_what_is_wrong_with_rules_is_told_with_its_places(url: str) -> Non
         }
 
 
-async def test_fields_nobody_knows_are_refused(url: str) -> None:
+async def test_unknown_fields_are_refused(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         for wrong in (
@@ -128,7 +128,7 @@ async def test_fields_nobody_knows_are_refused(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), wrong
 
 
-async def test_a_hook_is_made_once_under_a_key(url: str) -> None:
+async def test_a_hook_is_created_once_under_a_key(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         answers = [
@@ -161,7 +161,9 @@ async def test_the_owner_of_a_hook_is_a_person(url: str) -> None:
         assert named["owner"] == "person:olga"
 
 
-async def test_what_a_deleted_hook_was_told_goes_with_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_deliveries_of_a_deleted_hook_are_deleted(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)
     async with site(url) as s:
         hook = await make_hook(s, "github")

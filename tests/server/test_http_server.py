@@ -50,7 +50,7 @@ async def until(
 
 
 @pytest.mark.guard_seconds(120)
-async def test_without_its_database_a_server_says_so_and_recovers_by_itself(postgres_dsn: str) -> None:
+async def test_a_server_without_its_database_reports_it_and_recovers(postgres_dsn: str) -> None:
     """Failure 8."""
     async with Cable(postgres_dsn).strung() as wire, site(wire.dsn) as s:
         assert isinstance(wire, Cable)
@@ -73,7 +73,7 @@ async def test_without_its_database_a_server_says_so_and_recovers_by_itself(post
         assert await begin(caller) != run
 
 
-async def test_work_is_found_after_the_listening_connection_was_killed(postgres_dsn: str) -> None:
+async def test_work_is_found_after_the_listen_connection_was_killed(postgres_dsn: str) -> None:
     """Failure 9."""
     async with site(postgres_dsn) as s, s.engine.worker(echo):
         await register(s.engine, echo)
@@ -92,7 +92,7 @@ async def test_work_is_found_after_the_listening_connection_was_killed(postgres_
         assert answer.status_code == 200
 
 
-async def test_a_server_that_is_told_to_end_is_not_ready_and_answers_what_is_under_way(url: str) -> None:
+async def test_a_stopping_server_is_not_ready_and_finishes_running_requests(url: str) -> None:
     async with Engine(url) as engine:
         async with serving(engine, Settings(port=0, grace_seconds=20, drain_seconds=0.3)) as (
             service,
@@ -119,7 +119,7 @@ async def test_streams_end_when_the_server_does(url: str) -> None:
                 pass
 
 
-async def test_several_servers_on_one_database_are_one(url: str) -> None:
+async def test_several_servers_on_one_database_act_as_one(url: str) -> None:
     async with site(url) as s, Engine(url) as other:
         await register(s.engine, patient)
         async with serving(other, Settings(port=0)) as (_, address):
@@ -154,7 +154,7 @@ async def test_several_servers_on_one_database_are_one(url: str) -> None:
         (Settings(tls_key="k"), False),
     ],
 )
-def test_where_it_may_listen(settings: Settings, good: bool) -> None:
+def test_listen_addresses_are_checked(settings: Settings, good: bool) -> None:
     if good:
         check_address(settings)
     else:

@@ -59,7 +59,7 @@ async def test_a_replay_repeats_status_body_and_location_byte_for_byte(url: str)
 
 
 @pytest.mark.clause("APR-10", "GWI-12")
-async def test_fifty_identical_posts_at_once_are_one_run(url: str) -> None:
+async def test_fifty_identical_concurrent_posts_create_one_run(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -71,7 +71,7 @@ async def test_fifty_identical_posts_at_once_are_one_run(url: str) -> None:
 
 
 @pytest.mark.clause("APR-10")
-async def test_fifty_identical_posts_to_two_processes_are_one_run(url: str) -> None:
+async def test_fifty_identical_posts_to_two_processes_create_one_run(url: str) -> None:
     async with site(url) as s, site(url) as t:
         await register(s.engine)
         key = await s.key("operator")
@@ -117,7 +117,7 @@ async def test_another_request_under_a_used_key_is_refused(url: str) -> None:
         assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
 
 
-async def test_a_key_that_was_used_for_something_else_makes_no_run(url: str) -> None:
+async def test_a_key_used_for_another_kind_of_request_creates_no_run(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -154,7 +154,7 @@ async def test_a_key_comes_in_any_of_three_headers(url: str) -> None:
 
 
 @pytest.mark.clause("GWI-08", "GWI-14")
-async def test_the_request_id_is_no_key_where_that_is_switched_off(url: str) -> None:
+async def test_the_request_id_is_not_a_key_if_that_is_switched_off(url: str) -> None:
     async with site(url, request_id_is_key=False) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -195,7 +195,7 @@ async def test_keys_belong_to_the_client_whatever_credential_it_uses(url: str) -
 
 
 @pytest.mark.clause("GWI-15", "GWI-24")
-async def test_after_its_time_a_key_names_its_run_and_makes_no_other(url: str) -> None:
+async def test_an_expired_key_names_its_run_and_creates_no_other(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -211,7 +211,7 @@ async def test_after_its_time_a_key_names_its_run_and_makes_no_other(url: str) -
 
 
 @pytest.mark.clause("GWI-15")
-async def test_a_key_names_its_run_also_when_that_has_been_deleted(url: str) -> None:
+async def test_a_key_names_its_run_even_after_it_was_deleted(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -227,7 +227,7 @@ async def test_a_key_names_its_run_also_when_that_has_been_deleted(url: str) -> 
 
 
 @pytest.mark.clause("GWI-12")
-async def test_a_replay_is_answered_also_when_it_could_not_be_asked_for_any_more(url: str) -> None:
+async def test_a_replay_is_answered_even_if_the_request_would_now_be_refused(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -268,7 +268,7 @@ async def test_expired_records_are_cleaned_up(url: str) -> None:
 
 
 @pytest.mark.clause("GWI-15")
-async def test_a_request_that_nobody_came_back_for_is_forgotten_with_its_time(url: str) -> None:
+async def test_an_abandoned_request_expires(url: str) -> None:
     async with site(url) as s:
         keys, wanted = s.service.keys, KeyedRequest(tenant=ACME, source="api", name="k", hash=b"h")
         held = await keys.begin(wanted)
@@ -279,7 +279,7 @@ async def test_a_request_that_nobody_came_back_for_is_forgotten_with_its_time(ur
         assert await keys.find(*wanted.key) is None
 
 
-async def test_only_whoever_holds_a_record_writes_what_became_of_it(url: str) -> None:
+async def test_only_the_holder_of_a_record_writes_its_outcome(url: str) -> None:
     async with site(url) as s:
         keys, wanted = s.service.keys, KeyedRequest(tenant=ACME, source="api", name="k", hash=b"h")
         slow = await keys.begin(wanted)
@@ -327,7 +327,7 @@ async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: 
 
 
 @pytest.mark.clause("GWI-11", "GWI-12", "GWI-24")
-async def test_in_process_the_same_request_is_told_202_and_another_409(url: str) -> None:
+async def test_while_in_process_the_same_request_gets_202_and_another_one_409(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
         run = await waiting(s, operator)
@@ -388,7 +388,7 @@ async def test_a_signal_under_a_key_counts_once(url: str) -> None:
 
 
 @pytest.mark.clause("GWI-12", "GWI-15", "GWI-11")
-async def test_what_fails_is_recorded_and_may_be_tried_three_times(
+async def test_a_failed_request_is_recorded_and_may_be_tried_three_times(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "artifacts"
@@ -423,7 +423,7 @@ async def test_what_fails_is_recorded_and_may_be_tried_three_times(
         assert (await the_record(s, "k")).status == "completed"
 
 
-async def test_a_failure_that_passes_is_done_at_the_next_attempt(
+async def test_a_temporary_failure_succeeds_at_the_next_attempt(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "artifacts"
@@ -449,7 +449,7 @@ REFUSALS: dict[str, tuple[Any, str, int]] = {
 }
 
 
-async def test_what_is_refused_leaves_the_key_unused(url: str) -> None:
+async def test_a_refused_request_leaves_its_key_unused(url: str) -> None:
     async with site(url, body_bytes_max=50_000) as s:
         operator = await s.as_("operator")
         run = await waiting(s, operator)
@@ -461,7 +461,7 @@ async def test_what_is_refused_leaves_the_key_unused(url: str) -> None:
 
 
 @pytest.mark.clause("GWI-12")
-async def test_a_rerun_under_a_key_is_one_run_also_after_a_crash(url: str) -> None:
+async def test_a_rerun_under_a_key_creates_one_run_even_after_a_crash(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -494,7 +494,7 @@ async def test_a_rerun_under_a_key_is_one_run_also_after_a_crash(url: str) -> No
 
 @pytest.mark.clause("APR-10")
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_client_that_was_cut_off_finds_out_by_its_key(url: str, when: str) -> None:
+async def test_a_disconnected_client_gets_the_answer_by_its_key(url: str, when: str) -> None:
     """Failure 17: whether the connection broke before or after the commit, asking again tells, and there is one effect."""
     async with site(url) as s, cutting(s.address) as proxy:
         operator = await s.as_("operator")

@@ -22,7 +22,7 @@ async def rows(s: Site) -> list[ApiKeyRow]:
 
 
 @pytest.mark.clause("GWI-08")
-async def test_a_key_is_shown_once_and_says_which_client_asks(url: str) -> None:
+async def test_a_key_is_shown_once_and_identifies_its_client(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         await a_client(s, "viewer", "operator")
@@ -49,7 +49,7 @@ async def test_a_key_is_shown_once_and_says_which_client_asks(url: str) -> None:
         assert {"key", "hash"}.isdisjoint(shown)
 
 
-async def test_a_rotated_key_works_until_its_overlap_is_over(url: str) -> None:
+async def test_a_rotated_key_works_until_its_overlap_ends(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         admin = await s.as_("admin")
         await a_client(s, "viewer")
@@ -120,7 +120,7 @@ async def test_a_key_expires(url: str) -> None:
         assert problem(await ci.get("/session")) == "UNAUTHENTICATED"
 
 
-async def test_a_revoked_key_is_refused_and_revoking_twice_is_told_once(url: str) -> None:
+async def test_a_revoked_key_is_refused_and_revoking_twice_is_recorded_once(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         await a_client(s, "viewer")
@@ -134,7 +134,7 @@ async def test_a_revoked_key_is_refused_and_revoking_twice_is_told_once(url: str
         assert kinds[:3] == ["key.revoked", "key.created", "client.created"]
 
 
-async def test_a_revocation_elsewhere_counts_when_the_cache_is_over(url: str) -> None:
+async def test_a_revocation_by_another_server_applies_when_the_cache_expires(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         key = await s.key("viewer")
         ci = await s.caller(key)
@@ -164,7 +164,7 @@ async def test_closing_a_client_stops_all_its_keys(url: str) -> None:
         assert (taken.status_code, problem(taken)) == (409, "ALREADY_EXISTS")
 
 
-async def test_the_use_of_a_key_is_written_down_once_an_hour(url: str) -> None:
+async def test_the_last_use_of_a_key_is_recorded_once_an_hour(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         admin = await s.as_("admin")
         await a_client(s, "viewer")
@@ -184,7 +184,7 @@ async def test_the_use_of_a_key_is_written_down_once_an_hour(url: str) -> None:
         assert later.used_at == row.used_at + us(3600)
 
 
-async def test_somebody_looks_after_their_own_keys(url: str) -> None:
+async def test_people_manage_their_own_keys(url: str) -> None:
     async with site(url) as s:
         key = await s.key("viewer", person="ada")
         ada = await s.caller(key)
@@ -207,7 +207,7 @@ async def test_somebody_looks_after_their_own_keys(url: str) -> None:
         assert (await operator.post(f"/me/keys/{own['id']}/rotate")).status_code == 201
 
 
-async def test_nobody_else_gets_a_persons_key(url: str) -> None:
+async def test_nobody_can_create_a_key_for_another_person(url: str) -> None:
     async with site(url) as s:
         key = await s.key("viewer", person="ada")
         admin = await s.as_("admin")
@@ -240,7 +240,9 @@ async def test_nobody_else_gets_a_persons_key(url: str) -> None:
         {"client": "ci", "hash": "00"},
     ],
 )
-async def test_what_is_no_key_is_refused_with_its_place(tmp_path: object, body: dict[str, object]) -> None:
+async def test_an_invalid_key_request_is_refused_with_its_place(
+    tmp_path: object, body: dict[str, object]
+) -> None:
     async with site(f"sqlite:{tmp_path}/site.db") as s:
         await a_client(s, "viewer")
         answer = await (await s.as_("admin")).post("/keys", json=body)
@@ -249,7 +251,7 @@ async def test_what_is_no_key_is_refused_with_its_place(tmp_path: object, body: 
         assert await rows(s) == []
 
 
-async def test_bad_rotations_and_odd_ids_are_refused(url: str) -> None:
+async def test_invalid_rotations_and_ids_are_refused(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         await a_client(s, "viewer")
@@ -270,7 +272,7 @@ async def test_bad_rotations_and_odd_ids_are_refused(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), listed
 
 
-async def test_keys_are_listed_by_pages_bound_to_their_tenant_and_filter(url: str) -> None:
+async def test_pages_of_keys_are_bound_to_their_tenant_and_filter(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         await a_client(s, "viewer")
@@ -291,7 +293,7 @@ async def test_keys_are_listed_by_pages_bound_to_their_tenant_and_filter(url: st
             assert (answer.status_code, problem(answer)) == (400, "CURSOR_INVALID")
 
 
-async def test_a_key_gives_nobody_more_than_it_has(url: str) -> None:
+async def test_a_key_cannot_grant_more_than_it_has(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         await a_client(s, "viewer", "admin")

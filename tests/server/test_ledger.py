@@ -30,7 +30,7 @@ async def a_sealed_run(s: Site, folder: Path, tenant: str = ACME) -> str:
     return run
 
 
-async def test_checkpoints_and_proofs_are_enough_to_see_that_a_ledger_only_grew(
+async def test_checkpoints_and_proofs_show_that_a_ledger_only_grew(
     url: str, tmp_path: Path, signer: Signer
 ) -> None:
     async with site(url) as s:
@@ -63,7 +63,7 @@ async def test_checkpoints_and_proofs_are_enough_to_see_that_a_ledger_only_grew(
                 assert signed_notes.find_inclusion_problem(proven.body, proven, kept) is None
 
 
-async def test_another_tenants_ledger_is_none(url: str, tmp_path: Path, signer: Signer) -> None:
+async def test_another_tenants_ledger_looks_missing(url: str, tmp_path: Path, signer: Signer) -> None:
     async with site(url) as s:
         await a_sealed_run(s, tmp_path)
         await LedgerKeeper(s.engine.store, signer=lambda: signer).sign_due(now=True)
@@ -75,7 +75,7 @@ async def test_another_tenants_ledger_is_none(url: str, tmp_path: Path, signer: 
             assert problem(await stranger.get(f"/ledger/{path}")) == "UNAUTHENTICATED"
 
 
-async def test_what_the_ledger_does_not_have_is_refused(url: str, tmp_path: Path, signer: Signer) -> None:
+async def test_requests_beyond_the_ledger_are_refused(url: str, tmp_path: Path, signer: Signer) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         await a_sealed_run(s, tmp_path)

@@ -97,7 +97,7 @@ async def refused(s: Site, bound: str) -> float:
         ("connections_per_address_max", "connections_per_address", 429, "TOO_MANY_CONNECTIONS"),
     ],
 )
-async def test_connections_are_bounded_and_free_again(
+async def test_connections_are_limited_and_released(
     file: str, setting: str, bound: str, status: int, code: str
 ) -> None:
     settings: dict[str, Any] = {setting: 4}
@@ -114,7 +114,7 @@ async def test_connections_are_bounded_and_free_again(
         await until(lambda: s.service.load.connections <= 1)
 
 
-async def test_half_sent_bodies_of_one_address_are_bounded_and_free_again(file: str) -> None:
+async def test_half_sent_bodies_of_one_address_are_limited_and_released(file: str) -> None:
     async with site(file, bodies_per_address_max=3) as s:
         key = await s.key("operator")
         async with sockets(s, 3) as held:
@@ -133,7 +133,7 @@ async def test_half_sent_bodies_of_one_address_are_bounded_and_free_again(file: 
         await until(lambda: s.service.load.half_sent == 0 and s.service.load.body_bytes == 0)
 
 
-async def test_the_bytes_of_all_bodies_are_bounded_and_free_again(file: str) -> None:
+async def test_the_bytes_of_all_bodies_are_limited_and_released(file: str) -> None:
     async with site(file, body_bytes_total_max=int(3.5 * len(BODY))) as s:
         key = await s.key("operator")
         async with sockets(s, 3) as held:
@@ -156,7 +156,7 @@ async def test_the_bytes_of_all_bodies_are_bounded_and_free_again(file: str) -> 
         )
 
 
-async def test_strangers_hold_no_more_than_others_before_they_are_known(file: str) -> None:
+async def test_unauthenticated_clients_have_no_higher_limits(file: str) -> None:
     async with site(file, body_bytes_total_max=4 * len(BODY)) as s:
         async with sockets(s, 12) as held:
             for one in held:
@@ -170,7 +170,7 @@ async def test_strangers_hold_no_more_than_others_before_they_are_known(file: st
     ("setting", "bound"),
     [("streams_per_key_max", "streams_per_key"), ("streams_per_tenant_max", "streams_per_tenant")],
 )
-async def test_streams_are_bounded_and_free_again(url: str, setting: str, bound: str) -> None:
+async def test_streams_are_limited_and_released(url: str, setting: str, bound: str) -> None:
     settings: dict[str, Any] = {setting: 2}
     async with site(url, **settings) as s:
         caller = await s.as_("viewer")
@@ -192,7 +192,7 @@ async def test_streams_are_bounded_and_free_again(url: str, setting: str, bound:
             assert again.status_code == 200
 
 
-async def test_requests_of_one_key_are_bounded_and_counted(file: str) -> None:
+async def test_requests_of_one_key_are_limited_and_counted(file: str) -> None:
     async with site(file, requests_per_second=0.01, requests_burst=3) as s:
         caller, other = await s.as_("viewer"), await s.as_("operator", "viewer")
         for _ in range(3):
@@ -220,7 +220,7 @@ async def answers(one: Socket, count: int) -> None:
         await one.reader.readexactly(length)
 
 
-async def test_the_body_of_a_pipelined_request_is_counted_until_that_request_is_answered(file: str) -> None:
+async def test_the_body_of_a_pipelined_request_counts_until_the_request_is_answered(file: str) -> None:
     async with site(file, body_bytes_total_max=int(2.5 * len(BODY)), bodies_per_address_max=2) as s:
         key = await s.key("operator", "viewer")
         async with sockets(s, 2) as held:
@@ -243,7 +243,7 @@ async def test_the_body_of_a_pipelined_request_is_counted_until_that_request_is_
         await until(lambda: s.service.load.half_sent == 0 and s.service.load.body_bytes == 0)
 
 
-async def test_pipelined_requests_behind_a_proxy_are_counted_for_their_own_clients(file: str) -> None:
+async def test_pipelined_requests_behind_a_proxy_count_against_their_own_clients(file: str) -> None:
     async with site(file, behind_proxy=True) as s:
         key = await s.key("operator", "viewer")
         async with sockets(s, 1) as [one]:
@@ -253,7 +253,7 @@ async def test_pipelined_requests_behind_a_proxy_are_counted_for_their_own_clien
         await until(lambda: not s.service.load._connections_of and not s.service.load._half_sent_of)
 
 
-async def test_a_connection_has_a_bounded_number_of_requests_that_are_not_answered(file: str) -> None:
+async def test_the_unanswered_requests_of_a_connection_are_limited(file: str) -> None:
     async with site(file) as s:
         key = await s.key("viewer")
         async with sockets(s, 1) as [one]:
@@ -264,7 +264,7 @@ async def test_a_connection_has_a_bounded_number_of_requests_that_are_not_answer
             assert s.service.load.refused["pipelined"] == 1
 
 
-async def test_a_stream_ends_with_its_connection_though_a_request_was_pipelined_behind_it(file: str) -> None:
+async def test_a_stream_with_a_pipelined_request_behind_it_ends_with_its_connection(file: str) -> None:
     async with site(file) as s:
         key = await s.key("viewer")
         async with sockets(s, 1) as [one]:
@@ -277,7 +277,7 @@ async def test_a_stream_ends_with_its_connection_though_a_request_was_pipelined_
 # -------------------------------------------------------------------------------------------------------- headers
 
 
-async def test_the_headers_of_a_request_are_bounded_in_number(file: str) -> None:
+async def test_the_number_of_headers_of_a_request_is_limited(file: str) -> None:
     async with site(file) as s:
         for count, status in ((HEADERS_MAX, 200), (HEADERS_MAX + 1, 400)):
             async with sockets(s, 1) as [one]:
@@ -292,7 +292,7 @@ async def test_the_headers_of_a_request_are_bounded_in_number(file: str) -> None
         assert s.service.load.body_bytes == 0
 
 
-async def test_the_headers_of_waiting_requests_are_counted_and_free_again(file: str) -> None:
+async def test_the_headers_of_waiting_requests_are_counted_and_released(file: str) -> None:
     waiting = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + b"a: \r\n" * 150 + b"\r\n"
     async with site(file, body_bytes_total_max=30 * cost(waiting)) as s:
         key = await s.key("viewer")
@@ -317,7 +317,7 @@ async def test_the_headers_of_waiting_requests_are_counted_and_free_again(file: 
             await answers(one, 20)
 
 
-async def test_headers_beyond_the_bytes_of_all_requests_are_refused(file: str) -> None:
+async def test_headers_over_the_byte_limit_of_all_requests_are_refused(file: str) -> None:
     async with site(file, body_bytes_total_max=15_000) as s:
         large = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: " + b"x" * 20_000
         for sent in (large, large + b"\r\n\r\n"):
@@ -330,7 +330,7 @@ async def test_headers_beyond_the_bytes_of_all_requests_are_refused(file: str) -
         assert s.service.load.body_bytes == 0
 
 
-async def test_a_request_that_begins_in_the_chunk_of_a_large_one_is_not_too_large() -> None:
+async def test_a_small_request_in_the_same_chunk_as_a_large_one_is_accepted() -> None:
     post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n" + b"x" * 90_000
     end = End()
     end.wire.data_received(post + b"GET / HTTP/1.1\r\nho")
@@ -343,7 +343,7 @@ async def test_a_request_that_begins_in_the_chunk_of_a_large_one_is_not_too_larg
     assert (end.load.body_bytes, end.load.connections) == (0, 0)
 
 
-async def test_nothing_of_trailers_is_kept() -> None:
+async def test_trailers_are_dropped() -> None:
     end = End()
     end.wire.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
     end.wire.data_received(b"authorization: Bearer x\r\n" * 10)
@@ -417,7 +417,7 @@ async def answer_ok(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def test_a_client_that_reads_slowly_may_go_on_and_one_that_stops_may_not() -> None:
+async def test_a_slow_reader_is_kept_and_a_stopped_one_is_disconnected() -> None:
     end = End()
     end.unread = 10 * READ_BYTES_MIN
     end.wire.pause_writing()
@@ -430,7 +430,7 @@ async def test_a_client_that_reads_slowly_may_go_on_and_one_that_stops_may_not()
     assert end.load.refused["slow_readers"] == 1
 
 
-async def test_a_client_that_has_read_is_not_watched() -> None:
+async def test_a_client_that_has_read_everything_is_not_timed() -> None:
     end = End()
     end.unread = READ_BYTES_MIN
     end.wire.pause_writing()
@@ -442,7 +442,7 @@ async def test_a_client_that_has_read_is_not_watched() -> None:
 
 
 @pytest.mark.parametrize("how", ["refused", "kept_alive", "told_to_close", "paused"])
-async def test_a_connection_that_closes_does_not_wait_for_its_client_for_good(how: str) -> None:
+async def test_a_closing_connection_does_not_wait_forever_for_its_client(how: str) -> None:
     """To close a connection is to wait until the last byte is read."""
     end = End()
     end.unread = 10
@@ -464,7 +464,7 @@ async def test_a_connection_that_closes_does_not_wait_for_its_client_for_good(ho
     assert end.load.refused["slow_readers"] == 1
 
 
-async def test_a_client_that_does_not_read_is_hung_up_on(file: str) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(file: str) -> None:
     async with site(file, unread_seconds=0.05) as s:
         host, port = s.address.removeprefix("http://").split(":")
         with socket.socket() as mute:

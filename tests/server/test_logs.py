@@ -40,7 +40,7 @@ def told(log: io.StringIO, event: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.clause("GWI-23")
-async def test_a_runs_life_is_told_in_the_fields_of_the_document(url: str, log: io.StringIO) -> None:
+async def test_a_run_is_logged_with_the_fields_of_the_document(url: str, log: io.StringIO) -> None:
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
         run = await engine.create(
@@ -63,7 +63,7 @@ async def test_a_runs_life_is_told_in_the_fields_of_the_document(url: str, log: 
 
 
 @pytest.mark.clause("GWI-23")
-async def test_an_orphan_is_told_with_its_last_heartbeat(url: str, log: io.StringIO) -> None:
+async def test_an_orphaned_run_is_logged_with_its_last_heartbeat(url: str, log: io.StringIO) -> None:
     plan = [{"name": "build", "lease_seconds": 1.0}]
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
@@ -80,9 +80,7 @@ async def test_an_orphan_is_told_with_its_last_heartbeat(url: str, log: io.Strin
 
 
 @pytest.mark.clause("GWI-23")
-async def test_a_request_that_is_recognised_by_its_key_is_told_with_its_run(
-    url: str, log: io.StringIO
-) -> None:
+async def test_a_replayed_request_is_logged_with_its_run(url: str, log: io.StringIO) -> None:
     async with site(url) as s:
         await register(s.engine)
         caller = await s.as_("operator")
@@ -94,14 +92,14 @@ async def test_a_request_that_is_recognised_by_its_key_is_told_with_its_run(
     assert line == {"cachedRunId": run, "tenant": "acme"}
 
 
-async def test_who_does_not_want_these_lines_has_none(url: str, log: io.StringIO) -> None:
+async def test_run_events_are_not_logged_if_they_are_switched_off(url: str, log: io.StringIO) -> None:
     async with site(url, log_runs=False) as s:
         run = await s.engine.scoped(tenant="acme").create("w", PLAN)
         await failed(s, run, "BROKEN")
     assert not any(told(log, event) for event in ("run_created", "run_transition", "run_completed"))
 
 
-async def test_a_line_of_a_request_has_its_route_and_no_secret(url: str, log: io.StringIO) -> None:
+async def test_a_request_is_logged_with_its_route_and_without_secrets(url: str, log: io.StringIO) -> None:
     async with site(url, log_requests=True) as s:
         key = await s.key("viewer")
         caller = await s.caller(key)
@@ -116,7 +114,7 @@ async def test_a_line_of_a_request_has_its_route_and_no_secret(url: str, log: io
     assert "garbage" not in everything
 
 
-async def test_a_defect_is_in_the_log_under_the_requests_id_and_nowhere_else(
+async def test_a_defect_is_logged_under_the_request_id_and_not_shown(
     url: str, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url) as s:

@@ -76,7 +76,7 @@ async def test_runs_of_git_with_intent_are_counted_in_its_words(url: str) -> Non
 
 
 @pytest.mark.clause("GWI-22")
-async def test_requests_under_a_key_are_counted_by_where_they_come_from(url: str) -> None:
+async def test_requests_with_a_key_are_counted_by_source(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         caller = await s.as_("operator")
@@ -96,7 +96,7 @@ async def test_requests_under_a_key_are_counted_by_where_they_come_from(url: str
         assert at(found, "gwi_idempotency_hits_total", source="api", result="conflict") == 1
 
 
-async def test_the_same_for_every_profile_in_the_kernels_words(url: str) -> None:
+async def test_runs_of_every_profile_are_counted_in_the_kernels_words(url: str) -> None:
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
         first = await engine.create("w", PLAN)
@@ -118,7 +118,7 @@ async def test_the_same_for_every_profile_in_the_kernels_words(url: str) -> None
         assert at(found, "tenure_store_up") == 1
 
 
-async def test_messages_of_leases_that_had_ended_are_counted(url: str) -> None:
+async def test_messages_on_ended_leases_are_counted(url: str) -> None:
     async with site(url) as s:
         run = await s.engine.scoped(tenant="acme").create("w", PLAN)
         lease = await claim(s, run)
@@ -129,7 +129,7 @@ async def test_messages_of_leases_that_had_ended_are_counted(url: str) -> None:
         assert at(await scraped(s), "tenure_stale_messages_total") == 1
 
 
-async def test_requests_are_counted_by_the_template_of_their_route(url: str) -> None:
+async def test_requests_are_counted_by_route_template(url: str) -> None:
     async with site(url) as s:
         caller = await s.as_("viewer")
         for run in ("run_2026-02-14_080000_abc123", "another", "x" * 50):
@@ -143,7 +143,7 @@ async def test_requests_are_counted_by_the_template_of_their_route(url: str) -> 
         assert at(found, "tenure_http_request_seconds_count", route="/runs/{run_id}", method="GET") == 3
 
 
-async def test_whoever_listens_is_counted_while_it_does(url: str) -> None:
+async def test_open_streams_are_counted(url: str) -> None:
     async with site(url) as s:
         caller = await s.as_("viewer")
         async with caller.stream("GET", "/events/stream") as stream:
@@ -155,7 +155,7 @@ async def test_whoever_listens_is_counted_while_it_does(url: str) -> None:
         assert at(found, "tenure_http_request_seconds_count", route="/events/stream", method="GET") is None
 
 
-async def test_past_two_hundred_tenants_the_label_says_other(url: str) -> None:
+async def test_above_two_hundred_tenants_the_label_is_other(url: str) -> None:
     async with site(url) as s:
         for n in range(TENANTS_MAX + 3):
             await s.engine.scoped(tenant=f"tenant-{n:03}").create("w", PLAN)
@@ -174,12 +174,12 @@ async def test_past_two_hundred_tenants_the_label_says_other(url: str) -> None:
         assert at(found, name, status="queued", tenant_id=OTHER) == 3
 
 
-def test_names_are_bounded() -> None:
+def test_the_number_of_label_values_is_limited() -> None:
     bounded = LabelLimiter(2)
     assert [bounded(name) for name in ("a", "b", "c", "a", "d")] == ["a", "b", OTHER, "a", OTHER]
 
 
-async def test_a_tenant_sees_nothing_of_others_in_the_metrics(url: str) -> None:
+async def test_a_tenant_sees_only_its_own_metrics(url: str) -> None:
     async with site(url, behind_proxy=True) as s:
         for tenant in ("acme", "globex"):
             await s.engine.scoped(tenant=tenant).create("autopilot", PLAN, profile="git-with-intent")
@@ -193,7 +193,7 @@ async def test_a_tenant_sees_nothing_of_others_in_the_metrics(url: str) -> None:
         assert (await (await s.caller()).get("/metrics")).status_code == 401
 
 
-async def test_whoever_seals_counts_it_and_says_whether_its_key_is_lost(tmp_path: Path) -> None:
+async def test_a_sealing_server_counts_seals_and_reports_a_lost_key(tmp_path: Path) -> None:
     key = tmp_path / "seal.key"
     make_key(key)
     engine = Engine(f"sqlite:{tmp_path / 'site.db'}", signing_key=f"file:{key}")
@@ -210,6 +210,6 @@ async def test_whoever_seals_counts_it_and_says_whether_its_key_is_lost(tmp_path
         assert at(found, "tenure_seals_total") == 0.0
 
 
-async def test_who_does_not_seal_says_nothing_of_it(url: str) -> None:
+async def test_a_server_that_does_not_seal_has_no_sealing_metrics(url: str) -> None:
     async with site(url) as s:
         assert at(await scraped(s), "tenure_signing_key_lost") is None

@@ -15,7 +15,7 @@ async def ada(s: Site, **given: object) -> str:
     return code
 
 
-async def test_a_person_enrols_with_a_code_and_is_the_only_one_to_see_the_key(url: str) -> None:
+async def test_a_person_enrols_with_a_code_and_alone_sees_the_key(url: str) -> None:
     async with site(url) as s:
         code = await ada(s)
         admin, stranger = await s.as_("admin"), await s.caller()
@@ -39,7 +39,7 @@ async def test_a_person_enrols_with_a_code_and_is_the_only_one_to_see_the_key(ur
         assert "Lovelace" not in seen[-1], "names are not in the chain"
 
 
-async def test_a_code_is_good_once_even_for_two_at_the_same_time(url: str) -> None:
+async def test_an_enrolment_code_works_once_even_concurrently(url: str) -> None:
     async with site(url) as s:
         code, stranger = await ada(s), await s.caller()
         answers = await asyncio.gather(*(stranger.post("/enrolments", json={"code": code}) for _ in range(5)))
@@ -50,7 +50,7 @@ async def test_a_code_is_good_once_even_for_two_at_the_same_time(url: str) -> No
         assert len(keys) == 1
 
 
-async def test_whatever_is_wrong_with_a_code_is_refused_alike(url: str) -> None:
+async def test_every_invalid_code_gets_the_same_answer(url: str) -> None:
     async with site(url) as s:
         stranger, admin = await s.caller(), await s.as_("admin")
         expired = await ada(s)
@@ -72,7 +72,7 @@ async def test_whatever_is_wrong_with_a_code_is_refused_alike(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), body
 
 
-async def test_enrolling_anew_ends_the_keys_that_were_lost(url: str) -> None:
+async def test_enrolling_again_ends_the_old_keys(url: str) -> None:
     async with site(url) as s:
         stranger, admin = await s.caller(), await s.as_("admin")
         first = (await stranger.post("/enrolments", json={"code": await ada(s)})).json()["key"]["key"]
@@ -129,7 +129,7 @@ async def test_a_client_has_an_owner_who_is_a_person_of_its_tenant(url: str) -> 
         assert who.owner == "bob"
 
 
-async def test_a_slack_account_is_linked_by_a_code_from_there(url: str) -> None:
+async def test_a_slack_account_is_linked_with_a_code_from_slack(url: str) -> None:
     async with site(url) as s:
         bob, cleo = await s.person("bob", "viewer"), await s.person("cleo", "viewer")
         code = await s.identity.slack_code(ACME, "T1", "U1")
@@ -158,7 +158,7 @@ async def test_a_slack_account_is_linked_by_a_code_from_there(url: str) -> None:
         ]  # fmt: skip
 
 
-async def test_nobody_claims_a_slack_account_without_a_fitting_code(url: str) -> None:
+async def test_a_slack_account_cannot_be_linked_without_its_code(url: str) -> None:
     async with site(url) as s:
         bob = await s.person("bob", "viewer")
         others = await s.identity.slack_code("globex", "T1", "U1")
@@ -177,7 +177,7 @@ async def test_nobody_claims_a_slack_account_without_a_fitting_code(url: str) ->
         assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
 
 
-async def test_bad_people_and_clients_are_refused_with_their_place(url: str) -> None:
+async def test_invalid_people_and_clients_are_refused_with_their_place(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         fine = {"name": "N", "roles": ["viewer"]}
@@ -207,7 +207,7 @@ async def test_bad_people_and_clients_are_refused_with_their_place(url: str) -> 
         assert (answer.status_code, problem(answer)) == (404, "PERSON_NOT_FOUND")
 
 
-async def test_what_is_made_twice_under_one_key_is_made_once(url: str) -> None:
+async def test_creating_twice_under_one_key_creates_once(url: str) -> None:
     async with site(url) as s:
         admin, operator = await s.as_("admin"), await s.caller(await s.operator_key())
         for who, path, body in (
@@ -223,7 +223,7 @@ async def test_what_is_made_twice_under_one_key_is_made_once(url: str) -> None:
             assert (await who.get(first.headers["location"])).json() == first.json()
 
 
-async def test_a_secret_is_never_kept_to_be_repeated(url: str) -> None:
+async def test_a_recorded_response_contains_no_secret(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
         await admin.post("/clients", json={"id": "ci", "name": "CI", "roles": ["viewer"]})

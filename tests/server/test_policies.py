@@ -29,7 +29,7 @@ async def kinds(s: Site) -> list[tuple[str, str]]:
     return [(line.kind, line.actor) for line in lines if line.kind != "test"]
 
 
-async def test_a_policy_is_published_listed_and_shown(url: str) -> None:
+async def test_a_policy_is_published_listed_and_read(url: str) -> None:
     async with site(url) as s:
         admin, viewer = await s.as_("admin"), await s.as_("viewer")
         answer = await admin.post("/policies", json={"text": TEXT})
@@ -52,7 +52,7 @@ async def test_a_policy_is_published_listed_and_shown(url: str) -> None:
         assert [place["path"] for place in broken.json()["error"]["details"]] == ["policy:3:5", "policy:4:5"]
 
 
-async def test_two_people_make_a_version_active_and_a_service_never_does(url: str) -> None:
+async def test_activating_a_version_needs_two_people(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin", "approver")
         ada, bob = await s.person("ada", "admin", "approver"), await s.person("bob", "approver")
@@ -89,7 +89,7 @@ async def test_two_people_make_a_version_active_and_a_service_never_does(url: st
         ]
 
 
-async def test_a_server_with_connectors_checks_what_is_published_against_them(tmp_path: Path) -> None:
+async def test_a_server_checks_a_published_policy_against_its_connectors(tmp_path: Path) -> None:
     async with site(f"sqlite:{tmp_path / 'site.db'}", connectors=[HttpConnector()]) as s:
         admin = await s.as_("admin")
         wrong = TEXT.replace("allow: true", "when: action.fields.nope == 1, allow: true")
@@ -101,7 +101,7 @@ async def test_a_server_with_connectors_checks_what_is_published_against_them(tm
         assert (await publish(admin))["version"] == 1
 
 
-async def test_one_freezes_and_two_people_thaw(url: str) -> None:
+async def test_freezing_needs_one_person_and_thawing_two(url: str) -> None:
     async with site(url) as s:
         alarm, viewer = await s.as_("operator"), await s.as_("viewer")
         ada, bob = await s.person("ada", "admin"), await s.person("bob", "approver")
@@ -160,7 +160,7 @@ async def denied(s: Site, request: bytes | None = None) -> str:
     return run
 
 
-async def test_decisions_of_a_run_are_shown_and_another_policy_is_tried_on_them(url: str) -> None:
+async def test_verdicts_of_a_run_are_listed_and_judged_by_another_policy(url: str) -> None:
     async with site(url) as s:
         run = await denied(s)
         viewer, admin = await s.as_("viewer"), await s.as_("admin")
@@ -197,7 +197,7 @@ async def test_decisions_of_a_run_are_shown_and_another_policy_is_tried_on_them(
         assert other["looked_at"] == 0
 
 
-async def test_target_and_fields_of_what_was_denied_are_shown_and_judged(url: str) -> None:
+async def test_denied_actions_are_listed_with_target_and_fields(url: str) -> None:
     async with site(url) as s:
         run = await denied(s, b'{"fields":{"json":1},"target":{"url":"/a"}}')
         [one] = (await (await s.as_("viewer")).get(f"/runs/{run}/decisions")).json()["items"]

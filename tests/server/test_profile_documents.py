@@ -49,7 +49,7 @@ async def a_run(s: Site, profile: str = "tenure") -> str:
 
 @pytest.mark.clause("GWI-20")
 @pytest.mark.parametrize("profile", ["git-with-intent", "delta-ci"])
-async def test_a_run_of_any_profile_is_the_document_of_git_with_intent(url: str, profile: str) -> None:
+async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, profile: str) -> None:
     fields = _documented()
     assert len(fields) == 23, "section 6.2 has been read"
     async with site(url) as s:
@@ -162,7 +162,7 @@ async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> Non
             assert (body["steps_total"], body["steps_completed"]) == (4, 1)
 
 
-async def test_every_profile_has_its_words_everywhere(url: str) -> None:
+async def test_every_response_uses_the_words_of_the_profile(url: str) -> None:
     async with site(url) as s:
         viewer, run = await s.as_("viewer"), await a_run(s)
         assert await claim(s, run) is not None
@@ -188,7 +188,7 @@ async def test_every_profile_has_its_words_everywhere(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (404, "PROFILE_NOT_FOUND"), path
 
 
-async def test_runs_have_own_profiles_and_a_server_without_them_serves_all_others(url: str) -> None:
+async def test_a_server_without_a_custom_profile_serves_all_other_runs(url: str) -> None:
     own = (Path(profiles.__file__).parent / "delta-ci.toml").read_text().replace('"delta-ci"', '"ours"', 1)
     with having(own):
         async with site(url) as s:
@@ -214,7 +214,7 @@ async def test_runs_have_own_profiles_and_a_server_without_them_serves_all_other
 
 
 @pytest.mark.clause("GWI-24")
-async def test_lost_runs_say_why_to_api_clients(url: str) -> None:
+async def test_a_lost_run_tells_api_clients_why(url: str) -> None:
     """An owner that is lost without a checkpoint, and one that had begun what can neither be skipped nor repeated."""
     async with site(url) as s:
         viewer, engine = await s.as_("viewer"), s.engine.scoped(tenant="acme")

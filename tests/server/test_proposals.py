@@ -61,7 +61,7 @@ async def test_proposals_are_listed_counted_and_decided_after_their_run(url: str
         assert (await viewer.get(f"/runs/{run.id}/status")).json()["status"] == "succeeded"
 
 
-async def test_a_proposal_of_another_tenant_is_none(url: str) -> None:
+async def test_another_tenants_proposal_looks_missing(url: str) -> None:
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
         async with engine.worker(proposing):

@@ -36,9 +36,7 @@ async def unknown(s: Site, service: ServiceDouble) -> tuple[str, dict[str, Any]]
 
 
 @pytest.mark.clause("GOV-08")
-async def test_an_unknown_action_stands_in_the_inbox_with_what_is_known(
-    url: str, service: ServiceDouble
-) -> None:
+async def test_an_unknown_action_is_in_the_inbox_with_its_details(url: str, service: ServiceDouble) -> None:
     async with stage(url, service) as s, s.engine.worker(order):
         run, receipt = await unknown(s, service)
         viewer = await s.as_("viewer")
@@ -60,7 +58,7 @@ async def test_an_unknown_action_stands_in_the_inbox_with_what_is_known(
         assert len(service.effects) == 1, "nobody has called again"
 
 
-async def test_who_settles_is_a_person_an_approver_and_not_behind_the_run(
+async def test_only_an_approver_who_is_not_involved_settles_a_receipt(
     url: str, service: ServiceDouble
 ) -> None:
     async with stage(url, service) as s, s.engine.worker(order):
@@ -90,7 +88,7 @@ async def test_who_settles_is_a_person_an_approver_and_not_behind_the_run(
 
 
 @pytest.mark.parametrize(("outcome", "effects"), [("not_done", 1), ("retry", 2)])
-async def test_it_was_not_done_or_is_called_again(
+async def test_a_receipt_is_settled_as_not_done_or_called_again(
     url: str, service: ServiceDouble, outcome: str, effects: int
 ) -> None:
     async with stage(url, service) as s, s.engine.worker(order):

@@ -46,7 +46,7 @@ def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
-async def test_a_workflow_with_a_bit_of_everything(url: str, tmp_path: Path) -> None:
+async def test_a_remote_worker_runs_a_workflow_with_every_primitive(url: str, tmp_path: Path) -> None:
     folder = str(tmp_path)
     async with site(url) as s, remote_worker(s):
         run = await acme(s).start(flows.remote_whole, folder)
@@ -67,13 +67,13 @@ async def test_a_workflow_with_a_bit_of_everything(url: str, tmp_path: Path) -> 
         await until(logged, "the line of the log")
 
 
-async def test_large_payloads_go_up_and_down(url: str) -> None:
+async def test_large_payloads_are_uploaded_and_downloaded(url: str) -> None:
     async with site(url) as s, remote_worker(s):
         run = await acme(s).start(flows.remote_heavy, 300_000)
         assert await run.result(wait=30) == 600_000
 
 
-async def test_steps_of_a_plan_are_done_by_tools(url: str) -> None:
+async def test_tools_run_the_steps_of_a_plan(url: str) -> None:
     async with site(url) as s, remote_worker(s, flows.nothing, flows.add):
         plan: list[dict[str, Any]] = [
             {"name": "first", "tool": "tests.add", "input": {"left": 1, "right": 2}},
@@ -86,7 +86,7 @@ async def test_steps_of_a_plan_are_done_by_tools(url: str) -> None:
         assert seen == {"first": 3, "second": None, "third": 5}
 
 
-async def test_a_message_that_no_server_takes_harms_no_other(url: str) -> None:
+async def test_a_rejected_message_affects_no_other(url: str) -> None:
     async with site(url) as s:
         plan: list[dict[str, Any]] = [
             {"name": f"sum{n}", "tool": "tests.add", "input": {"left": n}, "needs": []} for n in range(6)
@@ -100,7 +100,7 @@ async def test_a_message_that_no_server_takes_harms_no_other(url: str) -> None:
         assert (await acme(s).get(run)).status == "failed"
 
 
-async def test_a_run_that_goes_on_as_another_one(url: str) -> None:
+async def test_a_remote_run_can_restart(url: str) -> None:
     async with site(url) as s, remote_worker(s, flows.remote_restarting):
         run = await acme(s).start(flows.remote_restarting, 2)
         assert await run.result(wait=30) == "at last"
@@ -124,7 +124,7 @@ steps:
 """
 
 
-async def test_the_steps_of_a_workflow_file_get_what_those_before_them_came_to(url: str) -> None:
+async def test_the_steps_of_a_workflow_file_get_the_outputs_of_earlier_steps(url: str) -> None:
     async with site(url) as s, remote_worker(s, flows.add, commands=True):
         run = await acme(s).submit(load_workflow(FILE), {"start": 4})
         await run.result(wait=30)
@@ -133,7 +133,7 @@ async def test_the_steps_of_a_workflow_file_get_what_those_before_them_came_to(u
         assert "sum 5" in str(seen["told"])
 
 
-async def test_a_workers_cancel_is_heard_of_and_acknowledged(url: str, tmp_path: Path) -> None:
+async def test_a_remote_worker_acknowledges_a_cancel(url: str, tmp_path: Path) -> None:
     folder = str(tmp_path)
     async with site(url) as s, remote_worker(s, flows.remote_gated) as worker:
         run = await acme(s).start(flows.remote_gated, folder)
@@ -176,7 +176,7 @@ async def process(s: Site, tmp_path: Path) -> AsyncIterator[subprocess.Popen[byt
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_worker_that_is_killed_is_replaced_by_another_which_goes_on(url: str, tmp_path: Path) -> None:
+async def test_another_worker_continues_the_run_of_a_killed_one(url: str, tmp_path: Path) -> None:
     folder = str(tmp_path)
     async with site(url) as s:
         run = await acme(s).start(flows.remote_gated, folder)
@@ -195,7 +195,7 @@ async def test_a_worker_that_is_killed_is_replaced_by_another_which_goes_on(url:
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_worker_that_is_told_to_end_gives_its_work_back(url: str, tmp_path: Path) -> None:
+async def test_a_stopping_worker_releases_its_work(url: str, tmp_path: Path) -> None:
     folder = str(tmp_path)
     async with site(url) as s:
         run = await acme(s).start(flows.remote_gated, folder)
@@ -245,9 +245,7 @@ async def to_end(one: subprocess.Popen[bytes]) -> int:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_what_a_worker_says_over_a_bad_connection_has_one_effect(
-    url: str, tmp_path: Path, when: str
-) -> None:
+async def test_messages_over_a_bad_connection_have_one_effect(url: str, tmp_path: Path, when: str) -> None:
     """Failure 17, with the SDK: claims and batches of messages are cut, again and again."""
     folder = str(tmp_path)
     async with site(url) as s, cutting(s.address) as proxy:
@@ -271,7 +269,7 @@ async def test_what_a_worker_says_over_a_bad_connection_has_one_effect(
 
 
 @pytest.mark.guard_seconds(120)
-async def test_a_worker_cut_off_from_its_server_stops_its_own_work(url: str, tmp_path: Path) -> None:
+async def test_a_worker_that_loses_its_server_stops_its_work(url: str, tmp_path: Path) -> None:
     """Failure 22, over HTTP: nothing is done any more under a lease that may be another's."""
     folder = str(tmp_path)
     async with site(url) as s, cutting(s.address) as proxy:

@@ -47,7 +47,7 @@ async def approved(person: httpx.AsyncClient, run: str) -> None:
     assert (answer.status_code, answer.json()["status"]) == (200, "approved")
 
 
-async def test_whoever_makes_a_client_answers_for_it(url: str) -> None:
+async def test_the_creator_of_a_client_cannot_approve_its_runs(url: str) -> None:
     async with site(url) as s:
         ada, bob = await people(s)
         made = await ada.post("/clients", json={"id": "ci", "name": "CI", "roles": ["operator", "admin"]})
@@ -62,7 +62,7 @@ async def test_whoever_makes_a_client_answers_for_it(url: str) -> None:
         await approved(bob, run)
 
 
-async def test_whoever_triggers_or_changes_a_schedule_has_asked_for_its_runs(url: str) -> None:
+async def test_the_person_who_triggers_or_changes_a_schedule_requests_its_runs(url: str) -> None:
     async with site(url) as s:
         ada, bob = await people(s)
         assert (await ada.post("/schedules", json={**SCHEDULE, "name": "nightly"})).status_code == 201
@@ -74,7 +74,7 @@ async def test_whoever_triggers_or_changes_a_schedule_has_asked_for_its_runs(url
         assert changed.json()["owner"] == "person:bob"
 
 
-async def test_a_person_makes_hooks_and_schedules_in_their_own_name_only(url: str) -> None:
+async def test_people_create_hooks_and_schedules_only_in_their_own_name(url: str) -> None:
     async with site(url) as s:
         ada, _ = await people(s)
         hook = {"kind": "github", "name": "h", "secrets": [f"env:{SECRET_NAME}"]}
@@ -85,7 +85,7 @@ async def test_a_person_makes_hooks_and_schedules_in_their_own_name_only(url: st
             assert mine.json()["owner"] == "person:ada", mine.text
 
 
-async def test_whoever_reruns_a_run_has_asked_for_it(url: str) -> None:
+async def test_the_person_who_reruns_a_run_is_its_requester(url: str) -> None:
     async with site(url) as s:
         ada, bob = await people(s)
         run = (await ada.post("/runs", json={"workflow": "deploy"})).json()["id"]
@@ -97,7 +97,7 @@ async def test_whoever_reruns_a_run_has_asked_for_it(url: str) -> None:
         await approved(await s.person("carol"), again)
 
 
-async def test_a_closed_tenants_hooks_are_nobodys(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hooks_of_a_closed_tenant_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)
     async with site(url) as s:
         ada, _ = await people(s)
@@ -229,7 +229,7 @@ WAYS = (
 
 
 @pytest.mark.clause("GOV-20")
-async def test_whoever_stands_behind_a_run_does_not_approve_it_over_http_or_in_slack(
+async def test_involved_people_cannot_approve_over_http_or_in_slack(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I43: the same person by any of these ways. (At the command line beside a database: tests/cli/test_runs.py.)"""
@@ -252,7 +252,7 @@ async def test_whoever_stands_behind_a_run_does_not_approve_it_over_http_or_in_s
             await approved(bob, run)
 
 
-async def test_a_yes_does_not_count_any_more_once_its_giver_stands_behind_the_run(url: str) -> None:
+async def test_a_vote_stops_counting_when_its_voter_becomes_involved(url: str) -> None:
     document = {**DOCUMENT, "name": "two", "steps": [{"id": "ok", "approval": {"title": "D", "people": 2}}]}
     async with site(url) as s:
         ada, bob = await people(s)
@@ -265,7 +265,7 @@ async def test_a_yes_does_not_count_any_more_once_its_giver_stands_behind_the_ru
         await approved(await s.person("carol"), run)
 
 
-async def test_nobody_maps_their_own_pull_requests_away(url: str) -> None:
+async def test_people_cannot_unmap_their_own_pull_requests(url: str) -> None:
     async with site(url) as s:
         ada, bob = await people(s)
         hers = {"name": "Ada", "roles": list(BOTH), "github": "ada-codes"}
@@ -280,7 +280,7 @@ async def test_nobody_maps_their_own_pull_requests_away(url: str) -> None:
 
 
 @pytest.mark.clause("GOV-20")
-async def test_only_the_people_of_the_group_decide(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_members_of_the_group_decide(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)
     document = {
         **DOCUMENT,

@@ -108,7 +108,7 @@ async def begun(s: Site) -> Walk:
     return Walk(s, (await operator.get("/openapi.json")).json())
 
 
-def test_the_page_is_fresh() -> None:
+def test_the_roles_page_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tools.roles_page", "--check"],
         cwd=PAGE.parents[1],
@@ -139,7 +139,7 @@ async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> No
 
 
 @pytest.mark.guard_seconds(180)
-async def test_every_route_lets_in_whom_the_table_names_and_nobody_else(url: str) -> None:
+async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> None:
     async with site(url, behind_proxy=True) as s:  # beyond loopback, where `here` needs a credential
         walk = await begun(s)
         callers: dict[str, httpx.AsyncClient] = {
@@ -219,9 +219,7 @@ def shown(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
 
 @pytest.mark.clause("APR-11")
 @pytest.mark.guard_seconds(180)
-async def test_another_tenants_things_look_exactly_like_none(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for tenant in ("acme", "globex"):
         monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
@@ -263,7 +261,7 @@ async def test_another_tenants_things_look_exactly_like_none(
         assert await s.engine.scoped(tenant=ACME).get(theirs["run_id"]) == before
 
 
-async def test_a_lease_is_spoken_for_by_its_own_token_only(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_a_leases_own_token_is_accepted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for tenant in ("acme", "globex"):
         monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
@@ -283,7 +281,7 @@ async def test_a_lease_is_spoken_for_by_its_own_token_only(url: str, monkeypatch
         assert fits.status_code == 200
 
 
-async def test_on_the_loopback_listener_the_services_own_pages_need_no_key(url: str) -> None:
+async def test_on_loopback_the_servers_own_pages_need_no_key(url: str) -> None:
     async with site(url) as s:
         stranger = await s.caller()
         for route, allowed in table().items():

@@ -13,7 +13,7 @@ def items(count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"workflow": "echo", "input": {"word": str(i)}, **more} for i in range(count)]
 
 
-async def test_five_hundred_runs_are_made_in_a_few_commits(url: str) -> None:
+async def test_five_hundred_runs_are_created_in_a_few_commits(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -30,7 +30,7 @@ async def test_five_hundred_runs_are_made_in_a_few_commits(url: str) -> None:
             assert (await engine.get(results[i]["run"]["id"])).input == {"word": str(i)}, "in order"
 
 
-async def test_each_has_its_own_fate(url: str) -> None:
+async def test_each_run_of_a_batch_succeeds_or_fails_alone(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -51,7 +51,7 @@ async def test_each_has_its_own_fate(url: str) -> None:
         assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 2
 
 
-async def test_what_is_no_batch_makes_nothing(url: str) -> None:
+async def test_an_invalid_batch_creates_nothing(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -70,7 +70,7 @@ async def test_what_is_no_batch_makes_nothing(url: str) -> None:
 
 
 @pytest.mark.clause("APR-10")
-async def test_each_has_its_own_key_which_is_the_same_as_alone(url: str) -> None:
+async def test_a_key_in_a_batch_equals_the_key_of_a_single_request(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -88,7 +88,7 @@ async def test_each_has_its_own_key_which_is_the_same_as_alone(url: str) -> None
         assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 3
 
 
-async def test_the_same_key_twice_in_one_batch_is_one_run(url: str) -> None:
+async def test_a_key_used_twice_in_one_batch_creates_one_run(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -99,7 +99,7 @@ async def test_the_same_key_twice_in_one_batch_is_one_run(url: str) -> None:
         assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
 
 
-async def test_a_key_of_the_whole_batch_repeats_all_its_results(url: str) -> None:
+async def test_a_key_for_the_whole_batch_repeats_all_results(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -114,7 +114,7 @@ async def test_a_key_of_the_whole_batch_repeats_all_its_results(url: str) -> Non
 
 
 @pytest.mark.clause("GOV-12")
-async def test_those_over_the_rate_are_told_so_and_the_others_are_made(url: str) -> None:
+async def test_runs_over_the_rate_are_refused_and_the_others_created(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         await s.engine.put_caps([Cap(ACME, "", max_runs_per_min=2)])

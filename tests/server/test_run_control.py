@@ -41,7 +41,7 @@ ASKED: list[dict[str, Any]] = [{"name": "build"}, {"name": "ask", "kind": "appro
 
 @pytest.mark.clause("APR-13")
 @pytest.mark.parametrize("shown", ["PENDING", "RUNNING", "WAITING_APPROVAL"])
-async def test_a_cancel_ends_the_run_and_all_its_open_steps(url: str, shown: str) -> None:
+async def test_a_cancel_ends_the_run_and_all_of_its_open_steps(url: str, shown: str) -> None:
     async with site(url) as s:
         operator, engine = await s.as_("operator"), s.engine.scoped(tenant=ACME)
         run = await engine.create("release", ASKED, profile="approval-runs")
@@ -70,7 +70,7 @@ async def test_a_cancel_ends_the_run_and_all_its_open_steps(url: str, shown: str
         assert len(await engine.runs.events(run)) == events, "nothing changed"
 
 
-async def test_a_run_at_work_is_canceling_until_that_has_stopped(url: str) -> None:
+async def test_a_running_run_is_canceling_until_its_work_has_stopped(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -87,7 +87,7 @@ async def test_a_run_at_work_is_canceling_until_that_has_stopped(url: str) -> No
 
 
 @pytest.mark.parametrize("first", ["cancel", "complete"])
-async def test_cancel_against_complete_has_one_outcome_and_the_loser_is_told(url: str, first: str) -> None:
+async def test_a_cancel_and_a_complete_have_one_outcome(url: str, first: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator, engine = await s.as_("operator"), s.engine.scoped(tenant=ACME)
@@ -118,7 +118,7 @@ async def test_a_cancel_reaches_a_run_whose_runner_is_dead_by_its_deadline(url: 
         assert await engine.run(run).reaches("canceled", wait=20) == "canceled"
 
 
-async def test_canceled_then_failed_retryably_is_canceled_not_retried(url: str) -> None:
+async def test_a_retryable_failure_after_a_cancel_is_not_retried(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -152,7 +152,7 @@ async def test_a_single_step_is_canceled_in_two_phases(url: str) -> None:
 # ------------------------------------------------------------------------------------------ pause, resume
 
 
-async def test_a_paused_run_gives_out_no_step_until_it_is_unpaused(url: str) -> None:
+async def test_a_paused_run_has_no_claimable_step_until_it_is_unpaused(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -168,7 +168,7 @@ async def test_a_paused_run_gives_out_no_step_until_it_is_unpaused(url: str) -> 
 
 
 @pytest.mark.clause("GWI-24")
-async def test_a_canceled_run_goes_on_as_a_new_one(url: str) -> None:
+async def test_a_canceled_run_can_be_resumed_as_a_new_one(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator, engine = await s.as_("operator"), s.engine.scoped(tenant=ACME)
@@ -202,7 +202,7 @@ async def test_resuming_a_waiting_run_ends_its_wait(url: str) -> None:
             await engine.run(run).reaches("succeeded", "failed", wait=20)
 
 
-async def test_a_signal_is_taken_by_its_wait_or_kept_for_one(url: str) -> None:
+async def test_a_signal_is_taken_by_its_wait_or_stored_for_one(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator, engine = await s.as_("operator"), s.engine.scoped(tenant=ACME)
@@ -227,7 +227,7 @@ async def test_a_signal_is_taken_by_its_wait_or_kept_for_one(url: str) -> None:
 # --------------------------------------------------------------------------------------- leases and reports
 
 
-async def test_a_step_is_taken_from_its_worker_and_given_out_again(url: str) -> None:
+async def test_a_revoked_step_can_be_claimed_again(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -246,7 +246,7 @@ async def test_a_step_is_taken_from_its_worker_and_given_out_again(url: str) -> 
             assert await client.runs.revoke_lease(run, "main") == "ready"
 
 
-async def test_a_statement_that_an_end_was_reported_is_answered_and_changes_no_status(url: str) -> None:
+async def test_marking_a_run_as_reported_does_not_change_its_status(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -268,7 +268,7 @@ async def test_a_statement_that_an_end_was_reported_is_answered_and_changes_no_s
 # ------------------------------------------------------------------------------------- labels and metadata
 
 
-async def test_labels_and_metadata_change_also_when_the_run_has_ended(url: str) -> None:
+async def test_labels_and_metadata_can_change_after_the_run_has_ended(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -305,7 +305,7 @@ async def test_labels_and_metadata_change_also_when_the_run_has_ended(url: str) 
 # ------------------------------------------------------------------------------------------------- many runs
 
 
-async def test_many_are_canceled_by_a_filter_once_it_was_looked_at(url: str) -> None:
+async def test_canceling_by_a_filter_needs_a_preview(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator, engine = await s.as_("operator"), s.engine.scoped(tenant=ACME)
@@ -342,7 +342,7 @@ async def test_many_are_canceled_by_a_filter_once_it_was_looked_at(url: str) -> 
         assert (await s.engine.scoped(tenant="globex").get(foreign)).status == "queued"
 
 
-async def test_a_filter_has_all_its_conditions(url: str) -> None:
+async def test_a_filter_combines_all_of_its_conditions(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -383,7 +383,7 @@ VERBS = ("cancel", "resume", "rerun", "pause", "unpause", "signals/news", "steps
 
 
 @pytest.mark.clause("APR-11")
-async def test_another_tenants_run_is_not_there_for_any_verb(url: str) -> None:
+async def test_another_tenants_run_looks_missing_for_every_operation(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         run = await begin(await s.as_("operator"))
@@ -412,7 +412,7 @@ def _same(answer: httpx.Response, run: str) -> Any:
     return body
 
 
-async def test_many_verbs_at_once_leave_one_outcome(url: str) -> None:
+async def test_concurrent_operations_leave_one_outcome(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")

@@ -14,7 +14,7 @@ from tests.server.stage import ACME, Site, problem, site
 from tests.server.workflows import begin, echo, register
 
 
-async def test_a_run_is_made_with_all_that_was_said_of_it(url: str) -> None:
+async def test_a_run_is_created_with_all_requested_fields(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -72,7 +72,7 @@ def _number(run_id: str) -> int:
     return ids.run_int(run_id)
 
 
-async def test_a_worker_does_what_was_asked_for(url: str) -> None:
+async def test_a_worker_runs_the_requested_workflow(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         run = await begin(await s.as_("operator"), input={"word": "hello", "times": 2})
@@ -96,7 +96,7 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str, str]] = {
 }
 
 
-async def test_what_cannot_be_is_refused_and_makes_nothing(url: str) -> None:
+async def test_an_invalid_request_creates_nothing(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -129,7 +129,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("path", ["/runs", "/agents/run"])
-async def test_what_is_no_request_is_refused_alike_on_both_ways(url: str, path: str) -> None:
+async def test_both_routes_refuse_a_malformed_request_alike(url: str, path: str) -> None:
     """`POST /runs` is answered past the router; its neighbour is not."""
     async with site(url) as s:
         await register(s.engine)
@@ -148,7 +148,7 @@ async def test_what_is_no_request_is_refused_alike_on_both_ways(url: str, path: 
         assert await s.engine.scoped(tenant=ACME).runs.list() == []
 
 
-async def test_a_delayed_run_waits_for_its_moment(url: str) -> None:
+async def test_a_delayed_run_waits_for_its_time(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         later = datetime.now(UTC) + timedelta(hours=1)
@@ -156,7 +156,7 @@ async def test_a_delayed_run_waits_for_its_moment(url: str) -> None:
         assert (await s.engine.scoped(tenant=ACME).scope.reader.row(_number(run))).admitted_at is None
 
 
-async def test_a_newer_run_supersedes_the_older_with_its_key(url: str) -> None:
+async def test_a_newer_run_supersedes_the_older_one_with_its_key(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -166,7 +166,7 @@ async def test_a_newer_run_supersedes_the_older_with_its_key(url: str) -> None:
         assert await engine.run(first).reaches("canceled", wait=20) == "canceled"
 
 
-async def test_a_large_input_lies_among_the_artifacts(
+async def test_a_large_input_is_stored_as_an_artifact(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
@@ -179,7 +179,7 @@ async def test_a_large_input_lies_among_the_artifacts(
 
 
 @pytest.mark.clause("GOV-12")
-async def test_an_api_call_over_the_rate_gets_429_and_is_told_when_to_come_again(url: str) -> None:
+async def test_a_request_over_the_rate_gets_429_with_retry_after(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         await s.engine.put_caps([Cap(ACME, "", max_runs_per_min=2)])
@@ -207,7 +207,7 @@ async def _owned(s: Site, owner: str) -> str:
     return made.text
 
 
-async def test_a_client_asks_for_its_owner_so_that_the_owner_cannot_approve(url: str) -> None:
+async def test_the_owner_of_a_client_is_the_requester_of_its_runs(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         client = await s.caller(await _owned(s, "alice"))
@@ -221,7 +221,7 @@ async def test_a_client_asks_for_its_owner_so_that_the_owner_cannot_approve(url:
         assert requester.startswith("client:cli_")
 
 
-async def test_a_tenants_own_workflow_comes_before_the_one_for_everybody(url: str) -> None:
+async def test_a_tenants_own_workflow_takes_precedence_over_a_shared_one(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         acme, globex = await s.as_("operator"), await s.as_("operator", tenant="globex")
@@ -238,7 +238,7 @@ async def test_a_tenants_own_workflow_comes_before_the_one_for_everybody(url: st
         assert (answer.status_code, problem(answer)) == (404, "WORKFLOW_NOT_FOUND")
 
 
-async def test_a_run_is_there_when_it_is_answered_and_only_for_its_tenant(url: str) -> None:
+async def test_a_created_run_is_visible_immediately_and_only_to_its_tenant(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")

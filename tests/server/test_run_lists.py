@@ -75,7 +75,7 @@ async def test_runs_are_found_by_status_workflow_repo_label_and_time(url: str) -
         assert await numbers(created_after=later) == []
 
 
-async def test_a_cursor_is_of_one_tenant_one_list_and_its_filters(url: str) -> None:
+async def test_a_cursor_is_bound_to_tenant_list_and_filters(url: str) -> None:
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
         for _ in range(3):
@@ -93,7 +93,7 @@ async def test_a_cursor_is_of_one_tenant_one_list_and_its_filters(url: str) -> N
             assert (answer.status_code, problem(answer)) == (400, "CURSOR_INVALID")
 
 
-async def test_python_and_http_go_on_by_the_same_cursors(url: str) -> None:
+async def test_python_and_http_share_cursors(url: str) -> None:
     """An engine, a client and the route: each goes on where another has stopped, and nothing is lost or repeated."""
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
@@ -117,7 +117,7 @@ async def test_python_and_http_go_on_by_the_same_cursors(url: str) -> None:
         assert (await engine.runs.list(limit=7)).next_cursor is None
 
 
-async def test_a_list_refuses_what_it_does_not_understand(url: str) -> None:
+async def test_a_list_refuses_unknown_parameters(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         for params in (
@@ -131,9 +131,7 @@ async def test_a_list_refuses_what_it_does_not_understand(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (404, "PROFILE_NOT_FOUND")
 
 
-async def test_a_rare_label_is_found_over_pages_that_look_at_few_runs(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_rare_label_is_found_across_limited_pages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page looks at a bounded number of runs: some are empty, and say where to go on."""
     monkeypatch.setattr(run_list, "SCANNED_MAX", 4)
     monkeypatch.setattr(run_list, "_CHUNK", 2)

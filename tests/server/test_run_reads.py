@@ -62,7 +62,7 @@ async def test_a_run_and_its_parts_are_read(url: str) -> None:
         assert (await viewer.get(f"/runs/{run}/why")).json()["reason"] == "finished"
 
 
-async def test_parts_come_a_page_at_a_time(url: str) -> None:
+async def test_the_parts_of_a_run_are_paged(url: str) -> None:
     async with site(url) as s:
         run, viewer = await a_read_run(s), await s.as_("viewer")
         for part, key in (("steps", "name"), ("events", "seq"), ("logs", "no"), ("checkpoints", "key")):
@@ -98,7 +98,7 @@ async def test_a_step_key_with_a_slash_is_one_segment(url: str) -> None:
 
 
 @pytest.mark.clause("APR-11")
-async def test_another_tenants_run_is_answered_as_if_there_were_none(url: str) -> None:
+async def test_another_tenants_run_looks_missing(url: str) -> None:
     async with site(url) as s:
         run = await a_read_run(s)
         engine = s.engine.scoped(tenant="acme")

@@ -32,7 +32,7 @@ async def ended(s: Site, value: str) -> str:
     return run.id
 
 
-async def test_an_output_is_answered_once_it_is_there(url: str) -> None:
+async def test_the_output_is_returned_when_it_exists(url: str) -> None:
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
         async with engine.worker(gives, waits):
@@ -52,7 +52,7 @@ async def test_an_output_is_answered_once_it_is_there(url: str) -> None:
 
 
 @pytest.mark.clause("AGR-10")
-async def test_a_failed_run_is_answered_with_its_error_and_the_mapped_status(url: str) -> None:
+async def test_a_failed_run_returns_its_error_with_the_mapped_status(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
         async with s.engine.scoped(tenant="acme").worker(gives):
@@ -74,7 +74,7 @@ async def test_a_failed_run_is_answered_with_its_error_and_the_mapped_status(url
 
 
 @pytest.mark.clause("AGR-10")
-async def test_a_concurrency_limit_is_no_error_and_a_canceled_run_says_so(url: str) -> None:
+async def test_a_queued_run_is_not_an_error_and_a_canceled_run_is_reported(url: str) -> None:
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
         first = await engine.create("w", [{"name": "a"}], concurrency_key="one")
@@ -95,7 +95,7 @@ async def restarts(left: int) -> str:
     return "the last one"
 
 
-async def test_a_restarted_run_is_followed_to_its_last(url: str) -> None:
+async def test_the_result_of_a_restarted_run_is_that_of_the_last_one(url: str) -> None:
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
         async with engine.worker(restarts):

@@ -9,7 +9,7 @@ from tests.server.stage import problem, site
 
 
 @pytest.mark.clause("AGR-06")
-async def test_a_status_is_answered_again_only_when_it_has_changed(url: str) -> None:
+async def test_an_unchanged_status_gets_304(url: str) -> None:
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
         run = await engine.create("w", [{"name": "a"}, {"name": "b"}])
@@ -31,7 +31,7 @@ async def test_a_status_is_answered_again_only_when_it_has_changed(url: str) -> 
         assert shaped.headers["etag"] != changed.headers["etag"], "another shape is another answer"
 
 
-async def test_the_quick_way_answers_exactly_like_the_router(url: str) -> None:
+async def test_the_fast_route_answers_exactly_like_the_router(url: str) -> None:
     """The router is asked where something is unusual: here a header that is said twice."""
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
@@ -74,7 +74,7 @@ def _same(body: dict[str, object]) -> dict[str, object]:
     return {"error": {**error, "request_id": ""}} if isinstance(error, dict) else body
 
 
-async def test_a_hundred_looks_at_once_are_few_queries_and_each_sees_what_was_committed_before(
+async def test_a_hundred_concurrent_status_reads_share_a_few_queries(
     url: str,
 ) -> None:
     async with site(url) as s:

@@ -88,7 +88,7 @@ async def test_a_standard_library_runner_acts_after_people_approved(
         assert service.effects[0].key == f"{run}:build:post"
 
 
-async def test_the_same_label_again_is_the_same_act_also_while_it_is_under_way(
+async def test_a_repeated_label_is_the_same_act_even_while_it_is_running(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
@@ -111,7 +111,7 @@ async def test_the_same_label_again_is_the_same_act_also_while_it_is_under_way(
         assert other.json()["state"] == "misfit"
 
 
-async def test_a_call_under_way_at_another_server_is_not_made_again_here(
+async def test_a_call_that_another_server_is_making_is_not_repeated(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where that is safe: the one that is refused would be taken for both."""
@@ -156,7 +156,7 @@ async def test_a_denial_ends_the_step_and_tells_the_runner(
         assert service.requests == []
 
 
-async def test_only_the_holder_of_a_live_lease_acts(
+async def test_only_the_holder_of_a_live_lease_can_act(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
@@ -170,7 +170,9 @@ async def test_only_the_holder_of_a_live_lease_acts(
         assert service.requests == []
 
 
-async def test_secrets_stay_on_the_server(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secrets_do_not_leave_the_server(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I53: the service was shown the token; nobody else was."""
     async with governed(url, tmp_path, monkeypatch) as (s, service):
         run = await start(s)
@@ -208,7 +210,7 @@ async def test_workers_of_the_sdk_act_over_http_in_code_and_in_files(
         assert [effect.body for effect in service.effects] == [{"n": 70}, {"n": 5}]
 
 
-async def test_no_runner_takes_the_undo_of_a_run(
+async def test_runners_cannot_claim_undo_runs(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it says of receipts would be believed."""

@@ -22,7 +22,7 @@ async def played(
 
 
 @pytest.mark.guard_seconds(240)
-async def test_a_runner_of_the_standard_library_passes_every_situation() -> None:
+async def test_a_runner_written_with_the_standard_library_passes() -> None:
     verdicts = await played(PLAIN, commands=True)
     assert [(one.name, one.seen) for one in verdicts if not one.passed] == []
     assert [one.name for one in verdicts] == [one.name for one in SITUATIONS]
@@ -39,7 +39,7 @@ async def test_a_runner_of_the_standard_library_passes_every_situation() -> None
         ("gone", "claim", "the runner ended with code 3 while the run was expected to reach succeeded"),
     ],
 )
-async def test_a_runner_that_breaks_the_protocol_is_noticed(how: str, situation: str, seen: str) -> None:
+async def test_a_runner_that_breaks_the_protocol_is_detected(how: str, situation: str, seen: str) -> None:
     patience = 5.0 if (how, situation) == ("deaf", "cancel") else 60.0
     (verdict,) = await played([*BROKEN, how], situation, patience=patience)
     assert not verdict.passed
@@ -53,7 +53,7 @@ async def test_every_field_of_a_runners_message_is_checked() -> None:
     assert "was answered 422 INVALID_INPUT" in wording.seen
 
 
-def test_the_command_prints_a_table_and_ends_with_1_where_something_failed() -> None:
+def test_the_command_prints_a_table_and_exits_with_1_on_failure() -> None:
     tenure = [sys.executable, "-m", "tenure.cli", "runner", "conformance", "--only", "claim"]
     good = subprocess.run([*tenure, "--", *PLAIN], capture_output=True, text=True, timeout=120, check=False)
     assert (good.returncode, good.stderr) == (0, "")
@@ -78,7 +78,7 @@ def test_the_command_prints_a_table_and_ends_with_1_where_something_failed() -> 
     assert "cannot start 'nosuchprog': No such file or directory" in error["message"]
 
 
-def test_the_page_tells_all_that_the_tool_is_asked_to_do() -> None:
+def test_the_page_lists_every_situation_of_the_tool() -> None:
     page = PAGE.read_text().partition("## Testing a runner")[2]
     source = (ROOT / "src" / "tenure" / "runner_conformance" / "suite.py").read_text()
     asked = {part.split('"')[0] for part in source.split('play.begin("')[1:]} | {

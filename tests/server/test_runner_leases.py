@@ -75,7 +75,7 @@ async def test_the_same_claim_returns_the_same_leases_and_grants_nothing_new(url
         assert other != first
 
 
-async def test_the_same_claim_at_the_same_time_is_one_claim(url: str) -> None:
+async def test_concurrent_equal_claims_are_one_claim(url: str) -> None:
     async with site(url) as s:
         for _ in range(4):
             await start(s)
@@ -102,7 +102,7 @@ async def test_the_same_claim_at_two_servers_is_one_claim(url: str) -> None:
         assert (await say(one, lease, "complete", 3)).status_code == 200
 
 
-async def test_a_runner_sees_nothing_of_another_tenants_work(url: str) -> None:
+async def test_a_runner_cannot_see_another_tenants_work(url: str) -> None:
     async with site(url) as s:
         await start(s, "globex")
         await s.tenant("globex")
@@ -112,7 +112,7 @@ async def test_a_runner_sees_nothing_of_another_tenants_work(url: str) -> None:
         assert len(await claim(theirs)) == 1
 
 
-async def test_only_its_own_token_speaks_for_a_lease(url: str) -> None:
+async def test_a_lease_accepts_only_its_own_token(url: str) -> None:
     async with site(url) as s:
         await start(s)
         await start(s)
@@ -127,14 +127,14 @@ async def test_only_its_own_token_speaks_for_a_lease(url: str) -> None:
         assert (await say(s, one, "ack", 1)).status_code == 200
 
 
-async def test_an_operators_key_claims_nothing(url: str) -> None:
+async def test_an_operators_key_cannot_claim(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
         answer = await operator.post("/runner/claim", json={"claim_id": "c", "capabilities": CAPABILITIES})
         assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
 
 
-async def test_a_claim_is_answered_alike_by_a_server_that_was_started_anew(url: str) -> None:
+async def test_a_restarted_server_answers_a_repeated_claim_alike(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         key = await s.key("runner")
@@ -153,7 +153,7 @@ def contents(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in folder.glob("site.db*") if path.is_file()]
 
 
-async def test_neither_a_token_nor_a_key_is_kept(tmp_path: Path) -> None:
+async def test_neither_tokens_nor_keys_are_stored(tmp_path: Path) -> None:
     async with site(f"sqlite:{tmp_path / 'site.db'}") as s:
         await start(s)
         key = await s.key("runner")
@@ -180,7 +180,7 @@ async def test_a_refused_heartbeat_affects_no_other_lease(url: str, progress: st
         assert (right.status_code, right.json()["state"]) == (200, "ok")
 
 
-async def test_workers_that_claim_or_register_are_seen(url: str) -> None:
+async def test_workers_that_claim_or_register_are_listed(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         await claim(runner, "c1", worker="mac-1", slots=3)
@@ -204,7 +204,7 @@ async def runners_of(s: Site) -> list[Any]:
     return [one for one in seen if one.name.startswith("@")]
 
 
-async def test_a_process_that_cannot_be_is_refused(url: str) -> None:
+async def test_an_invalid_process_identity_is_refused(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         process = {"session": 7, "boot_id": "b", "namespaces": "n", "pid": 5, "start_ticks": 9}
@@ -267,7 +267,7 @@ async def test_a_runners_registration_of_its_code_is_checked(url: str, definitio
         assert (started.status_code, problem(started)) == (422, "WORKFLOW_INVALID")
 
 
-async def test_a_runner_that_is_shut_out_does_not_go_on_with_what_it_holds(url: str) -> None:
+async def test_a_runner_that_loses_its_access_loses_its_leases(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         admin = await s.as_("admin")
         for end in ("key", "client"):
@@ -290,7 +290,7 @@ async def test_a_runner_that_is_shut_out_does_not_go_on_with_what_it_holds(url: 
                 assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")
 
 
-async def test_an_address_that_guesses_leases_costs_the_database_no_more(
+async def test_guessed_lease_tokens_stop_reaching_the_database(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authentication, "REFUSALS_BURST", 5.0)

@@ -61,7 +61,7 @@ async def later(s: Site, seconds: float) -> None:
 
 
 @pytest.mark.clause("DCI-18")
-async def test_a_runner_of_the_standard_library_does_a_job(url: str) -> None:
+async def test_a_runner_written_with_the_standard_library_does_a_job(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         runner = PlainRunner(s.address, await s.key("runner"), CAPABILITIES)
@@ -128,7 +128,7 @@ async def test_a_cancel_arrives_with_a_reply_and_is_acknowledged_in_time(url: st
 
 
 @pytest.mark.clause("DCI-16")
-async def test_every_message_repeated_gets_its_first_answer_and_has_one_effect(url: str) -> None:
+async def test_every_repeated_message_gets_its_first_answer(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
         (lease,) = await claim(await s.as_("runner"))
@@ -184,7 +184,7 @@ MESSAGES: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.clause("DCI-16")
-async def test_messages_permuted_and_duplicated_lead_to_the_same_end(url: str) -> None:
+async def test_reordered_and_duplicated_messages_have_the_same_result(url: str) -> None:
     """Failure 28. Checkpoints are sent ahead; copies of everything that was sent arrive in any order, any number of times, while
     the runner says each in turn, and after its last word."""
     strays = st.lists(st.integers(0, len(MESSAGES) - 2), max_size=8)
@@ -386,7 +386,7 @@ async def test_a_batch_answers_each_message_in_order_and_carries_the_next_claim(
         assert refused["answers"][0]["error"]["code"] == "UNAUTHENTICATED"
 
 
-async def test_a_claim_that_waits_is_ended_by_its_name(url: str) -> None:
+async def test_a_waiting_claim_can_be_ended_by_its_id(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         waiting = asyncio.create_task(claim(runner, "c1", wait_s=25))
@@ -398,7 +398,7 @@ async def test_a_claim_that_waits_is_ended_by_its_name(url: str) -> None:
 # -------------------------------------------------------------------------------------------- what is refused
 
 
-async def test_made_up_ids_do_not_reach_another_tenants_data(url: str) -> None:
+async def test_invented_ids_do_not_reach_another_tenants_data(url: str) -> None:
     async with site(url) as s:
         await s.tenant("globex")
         await start(s, "globex")
@@ -421,7 +421,7 @@ async def test_made_up_ids_do_not_reach_another_tenants_data(url: str) -> None:
         assert (odd.status_code, problem(odd)) == (422, "INVALID_INPUT")
 
 
-async def test_wrong_requests_are_refused_with_the_reason(url: str) -> None:
+async def test_invalid_requests_are_refused_with_a_reason(url: str) -> None:
     async with site(url) as s:
         await start(s)
         runner = await s.as_("runner")
@@ -485,7 +485,7 @@ def test_the_page_names_every_field_of_every_message() -> None:
         assert f"| `{verb}` |" in page, verb
 
 
-def test_the_examples_of_the_page_are_what_is_sent_and_answered() -> None:
+def test_the_examples_of_the_page_match_the_protocol() -> None:
     page = PAGE.read_text()
     for verb, example in re.findall(r"^\| `([\w-]+)` \|.*\| `(\{.*\})` \|$", page, re.MULTILINE):
         assert msgspec.json.decode(example, type=p.MESSAGES[verb]) is not None

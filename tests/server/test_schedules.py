@@ -32,7 +32,7 @@ async def made(s: Site, **more: Any) -> dict[str, Any]:
     return found
 
 
-async def test_a_schedule_is_made_looked_at_changed_and_deleted(url: str) -> None:
+async def test_a_schedule_is_created_read_updated_and_deleted(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
         schedule = await made(s)
@@ -102,7 +102,7 @@ async def test_a_paused_schedule_starts_nothing_until_it_is_unpaused(url: str) -
         assert going.json()["next_at"] is not None
 
 
-async def test_a_trigger_starts_a_run_now_and_once_under_a_key(url: str) -> None:
+async def test_a_trigger_starts_one_run_under_a_key(url: str) -> None:
     async with site(url) as s:
         await s.person("olga", "operator")
         await made(s, paused=True, owner="olga")
@@ -128,7 +128,7 @@ async def test_a_trigger_starts_a_run_now_and_once_under_a_key(url: str) -> None
 
 
 @pytest.mark.clause("GWI-10")
-async def test_a_slot_has_one_run_whatever_the_number_of_servers(url: str) -> None:
+async def test_several_servers_start_one_run_per_slot(url: str) -> None:
     async with site(url) as one, site(url) as two:
         await made(one, cron="* * * * *", zone="UTC", catch_up="skip")
         for s in (one, two):
@@ -142,7 +142,7 @@ async def test_a_slot_has_one_run_whatever_the_number_of_servers(url: str) -> No
         assert len(set(slots)) == len(slots)
 
 
-async def test_a_schedule_of_a_registered_file_has_its_plan(url: str) -> None:
+async def test_a_schedule_of_a_registered_workflow_file_has_its_plan(url: str) -> None:
     text = """
     name: report
     version: "2"
@@ -195,7 +195,7 @@ async def test_a_schedule_of_a_registered_file_has_its_plan(url: str) -> None:
         ({"input": []}, "INVALID_INPUT"),
     ],
 )
-async def test_what_is_wrong_is_told_when_it_is_made(url: str, wrong: dict[str, Any], code: str) -> None:
+async def test_an_invalid_schedule_is_refused_at_creation(url: str, wrong: dict[str, Any], code: str) -> None:
     async with site(url) as s:
         await register(s)
         answer = await (await s.as_("operator")).post("/schedules", json={**NIGHTLY, **wrong})
@@ -204,7 +204,7 @@ async def test_what_is_wrong_is_told_when_it_is_made(url: str, wrong: dict[str, 
         assert (await (await s.as_("viewer")).get("/schedules")).json()["items"] == []
 
 
-async def test_a_schedule_is_made_once(url: str) -> None:
+async def test_a_schedule_is_created_once_under_a_key(url: str) -> None:
     async with site(url) as s:
         await made(s)
         operator = await s.as_("operator")
@@ -218,7 +218,7 @@ async def test_a_schedule_is_made_once(url: str) -> None:
         assert keyed[0].content == keyed[1].content
 
 
-async def test_a_name_may_hold_a_slash(url: str) -> None:
+async def test_a_name_may_contain_a_slash(url: str) -> None:
     async with site(url) as s:
         await made(s, name="team/nightly report")
         operator = await s.as_("operator")
@@ -227,7 +227,7 @@ async def test_a_name_may_hold_a_slash(url: str) -> None:
         assert (await operator.post("/schedules/team%2Fnightly%20report/pause")).status_code == 200
 
 
-async def test_viewers_change_nothing(url: str) -> None:
+async def test_viewers_cannot_change_schedules(url: str) -> None:
     async with site(url) as s:
         await made(s)
         viewer = await s.as_("viewer")

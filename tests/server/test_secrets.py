@@ -46,7 +46,7 @@ def refused(secrets: Secrets, reference: str, tenant: str = "acme") -> bool:
     return False
 
 
-def test_a_tenant_reads_the_files_below_its_own_folder_and_no_others(folder: Path) -> None:
+def test_a_tenant_reads_only_files_in_its_own_folder(folder: Path) -> None:
     ours = Secrets(folder=str(folder))
     assert ours.resolve(f"file:{folder}/acme/hook", "acme") == b"acme's"
     assert ours.resolve(f"file:{folder}/acme/deep/hook", "acme") == b"acme's, deep"
@@ -71,12 +71,12 @@ def test_a_tenant_reads_the_files_below_its_own_folder_and_no_others(folder: Pat
     assert refused(Secrets(), f"file:{folder}/acme/hook"), "without a folder there are no files"
 
 
-def test_a_tenants_folder_that_leads_out_of_the_secrets_has_none(folder: Path) -> None:
+def test_a_tenant_folder_outside_of_the_secrets_is_ignored(folder: Path) -> None:
     (folder / "initech").symlink_to(folder.parent)
     assert refused(Secrets(folder=str(folder)), f"file:{folder}/initech/shadow", "initech")
 
 
-def test_a_tenant_reads_the_variables_with_its_own_name_and_no_others(
+def test_a_tenant_reads_only_variables_with_its_own_prefix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours = Secrets()
@@ -90,9 +90,7 @@ def test_a_tenant_reads_the_variables_with_its_own_name_and_no_others(
     assert "env:" not in (ours.problem("env:TENURE_SECRET_acme_eu_A", "acme_eu") or "")
 
 
-def test_tenants_that_share_name_all_secrets_and_nothing_else(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shared_secrets_are_available_to_all_tenants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Secrets(folder=str(folder), shared=True)
     monkeypatch.setenv("TENURE_SECRET_A", "a")
     assert shared.resolve("env:TENURE_SECRET_A", "acme") == b"a"
@@ -102,14 +100,14 @@ def test_tenants_that_share_name_all_secrets_and_nothing_else(
     assert refused(shared, "env:HOME")
 
 
-def test_what_is_no_reference_is_not_repeated() -> None:
+def test_an_invalid_reference_is_not_repeated_in_errors() -> None:
     assert Secrets(shared=True).problem("hunter2", "acme") == REFERENCE_FORM
 
 
 @pytest.mark.parametrize(
     "reference", ["env:HOME", "env:TENURE_SECRET_globex_HOOK", "file:/etc/hostname", "file:/acme/../hook"]
 )
-async def test_hooks_and_webhooks_name_no_secret_but_their_tenants(url: str, reference: str) -> None:
+async def test_hooks_and_webhooks_may_name_only_secrets_of_their_tenant(url: str, reference: str) -> None:
     async with site(url, secrets_folder="/acme") as s:
         admin = await s.as_("admin")
         hook = {"kind": "github", "name": "h", "secrets": [REFERENCE, reference]}
@@ -131,7 +129,7 @@ async def _wrong(asked) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]
     return details
 
 
-async def test_a_hook_from_before_the_rule_signs_with_no_secret_of_others(
+async def test_an_existing_hook_cannot_use_a_secret_of_another_tenant(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written when tenants shared is looked at again where it is used."""
@@ -146,9 +144,7 @@ async def test_a_hook_from_before_the_rule_signs_with_no_secret_of_others(
 
 
 @pytest.mark.parametrize("secret", ["whsec_", "whsec_ "])
-async def test_an_empty_key_behind_a_prefix_lets_nobody_in(
-    url: str, monkeypatch: pytest.MonkeyPatch, secret: str
-) -> None:
+async def test_an_empty_secret_admits_nobody(url: str, monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
     monkeypatch.setenv(SECRET_NAME, secret)
     async with site(url) as s:
         made = await make_hook(s, "generic")

@@ -478,7 +478,9 @@ NOT_BY_HTTP = {
 
 @pytest.mark.clause("GOV-20")
 @pytest.mark.guard_seconds(300)
-async def test_nobody_starts_and_approves_by_any_way_in(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_can_start_and_approve_through_any_entry_point(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I59: whoever does one of these things to a run does not approve it; another person does, and after a second person has
     confirmed an edit, so may whoever made it."""
     monkeypatch.setenv(SECRET_NAME, SECRET)
@@ -531,7 +533,7 @@ def documented() -> set[str]:
     return set(re.findall(r"(?:GET|POST|PUT|PATCH|DELETE) /[^`]+", table))
 
 
-def test_every_route_that_changes_something_is_in_its_class() -> None:
+def test_every_route_that_changes_something_is_classified() -> None:
     """A new way in cannot be forgotten: whoever adds a route says here, and in the docs, what it is to the people behind a run."""
     ways = {route for one in WAYS.values() for route in re.findall(r"[A-Z]+ \S+", one.routes)}
     assert ways | NOT_BY_HTTP.keys() == documented(), "the table of the docs, and the ways that are tested"
@@ -556,7 +558,7 @@ async def enrolled(p: People, who: httpx.AsyncClient, person: str) -> httpx.Asyn
     return await p.s.caller(made["key"]["key"])
 
 
-async def test_an_administrator_who_becomes_somebody_else_is_still_one_person(url: str) -> None:
+async def test_an_administrator_with_a_second_identity_counts_as_one_person(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         p = await people(s)
         new = {"name": "X", "roles": ["operator", "approver", "admin", "viewer"]}
@@ -612,7 +614,7 @@ async def test_an_administrator_who_becomes_somebody_else_is_still_one_person(ur
         assert lines["person.enrolled"]["unconfirmed"] == ["person:x", "person:ada"]
 
 
-async def test_nobody_changes_their_own_roles_by_a_client_or_by_somebody_they_made(url: str) -> None:
+async def test_nobody_changes_their_own_roles_through_a_client_or_a_created_person(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         p = await people(s)
         eve = await s.person("eve", "admin")
@@ -632,7 +634,7 @@ async def test_nobody_changes_their_own_roles_by_a_client_or_by_somebody_they_ma
         assert renamed["unconfirmed"] == ["person:ada"], "a name is no role"
 
 
-async def test_two_administrators_confirm_each_others_hand_in_a_person(url: str) -> None:
+async def test_two_administrators_confirm_each_others_changes_of_a_person(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         p = await people(s)
         await sent(p.ada, "POST", "/people", id="x", name="X", roles=["viewer"])
@@ -645,7 +647,7 @@ async def test_two_administrators_confirm_each_others_hand_in_a_person(url: str)
         ] == []
 
 
-async def test_the_operator_breaks_the_glass_and_is_audited(url: str) -> None:
+async def test_the_operator_has_an_audited_emergency_override(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         p = await people(s)
         operator = await s.caller(await s.operator_key())
@@ -670,7 +672,7 @@ async def test_the_operator_breaks_the_glass_and_is_audited(url: str) -> None:
         ]
 
 
-async def test_programs_confirm_with_the_words_of_an_engine(url: str) -> None:
+async def test_programs_confirm_through_the_engine(url: str) -> None:
     async with site(url) as s:
         ada, key = await s.person("ada", *ALL), await s.key(*ALL, person="bob")
         await sent(ada, "POST", "/clients", id="c", name="C", roles=["operator"])
@@ -700,7 +702,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)
 
 
-async def test_slack_decides_only_through_an_app_that_the_operator_registered(
+async def test_slack_decisions_need_an_app_registered_by_the_operator(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hook whose secret somebody knows signs clicks as a colleague, and links accounts: neither counts."""
@@ -736,7 +738,7 @@ async def test_slack_decides_only_through_an_app_that_the_operator_registered(
         assert (await operator.delete("/admin/tenants/acme/slack-apps/T2")).status_code == 204
 
 
-async def test_unlinking_a_slack_account_hides_nobody_who_types_there(url: str, secret: None) -> None:
+async def test_unlinking_a_slack_account_does_not_hide_its_user(url: str, secret: None) -> None:
     async with site(url) as s:
         p = await people(s)
         slack = Slack(s, (await make_hook(s, "slack", TO_DEPLOY))["id"], user="U_ada")
@@ -754,7 +756,7 @@ async def test_unlinking_a_slack_account_hides_nobody_who_types_there(url: str, 
 
 
 @pytest.mark.parametrize("user", ["U_who", "U_who person:bob"])
-async def test_nobody_approves_what_an_account_started_that_may_be_anybodys(
+async def test_nobody_approves_a_run_started_by_an_unlinked_account(
     url: str, secret: None, user: str
 ) -> None:
     async with site(url) as s:
@@ -775,7 +777,9 @@ async def test_nobody_approves_what_an_account_started_that_may_be_anybodys(
         assert answer.json()["status"] == "rejected"
 
 
-async def test_a_login_at_github_is_remembered_and_may_have_to_be_known(url: str, secret: None) -> None:
+async def test_github_logins_are_remembered_and_a_hook_may_require_known_authors(
+    url: str, secret: None
+) -> None:
     async with site(url) as s:
         p = await people(s)
         known = s.engine.scoped(tenant=ACME, caller=OPERATOR).people
@@ -805,7 +809,7 @@ async def test_a_login_at_github_is_remembered_and_may_have_to_be_known(url: str
         )
 
 
-async def test_a_claim_by_a_person_is_recorded_once_and_as_what_it_is(url: str) -> None:
+async def test_a_persons_claim_is_recorded_once(url: str) -> None:
     """Not as a change of metadata, and not once more where it is known already or too many stand behind the run."""
     async with site(url) as s:
         p = await people(s)
@@ -824,7 +828,7 @@ async def test_a_claim_by_a_person_is_recorded_once_and_as_what_it_is(url: str) 
 # ------------------------------------------------------------------------------------------ nobody is left
 
 
-async def test_too_many_people_behind_a_run_end_its_approval_and_not_the_run(url: str) -> None:
+async def test_too_many_involved_people_end_the_approval_not_the_run(url: str) -> None:
     async with site(url) as s:
         p = await people(s)
         run = await started(p.service)
@@ -841,7 +845,7 @@ async def test_too_many_people_behind_a_run_end_its_approval_and_not_the_run(url
         assert answer.json()["status"] == "rejected"
 
 
-async def test_why_says_when_nobody_is_left_who_may_approve(url: str) -> None:
+async def test_explain_reports_that_nobody_may_approve(url: str) -> None:
     async with site(url) as s:
         service = await s.as_(*ALL)
         ada, bob = await s.person("ada", *ALL), await s.person("bob", "approver", "viewer")
@@ -870,7 +874,7 @@ async def test_why_says_when_nobody_is_left_who_may_approve(url: str) -> None:
 # -------------------------------------------------------------------------------------- what was answered
 
 
-async def test_an_answer_names_what_was_asked_or_nothing(url: str) -> None:
+async def test_a_decision_names_an_open_approval(url: str) -> None:
     """A digest or a revision of something else is stale, also where nothing is bound, and also of a repeat."""
     async with site(url) as s:
         p = await people(s)
@@ -891,7 +895,7 @@ async def test_an_answer_names_what_was_asked_or_nothing(url: str) -> None:
         assert problem(await p.bob.post(at, json={"decision": "reject"})) == "APPROVAL_DECIDED"
 
 
-async def test_what_is_over_says_how_it_ended(url: str) -> None:
+async def test_a_closed_approval_reports_how_it_ended(url: str) -> None:
     """A decided question says so, whatever has become of its run since."""
     async with site(url) as s:
         p = await people(s)

@@ -42,7 +42,7 @@ async def test_behind_tls_the_cookie_is_secure(tmp_path: object) -> None:
         assert "secure" in {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
 
 
-async def test_a_change_by_cookie_needs_this_servers_origin(url: str) -> None:
+async def test_a_change_by_cookie_needs_the_servers_own_origin(url: str) -> None:
     async with site(url) as s:
         browser, _ = await signed_in(s, "admin")
         body = {"name": "x", "roles": ["viewer"]}
@@ -94,7 +94,7 @@ async def test_a_session_expires(url: str) -> None:
         assert hashes == [[]]
 
 
-async def test_who_was_let_in_is_looked_at_again(url: str) -> None:
+async def test_the_access_of_a_session_is_checked_again(url: str) -> None:
     async with site(url) as s:
         browser, key = await signed_in(s, "viewer")
         gate = s.service.gate
@@ -117,7 +117,7 @@ async def test_a_wrong_cookie_is_refused_like_any_wrong_credential(tmp_path: obj
         assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED")
 
 
-async def test_a_session_is_made_from_a_key_only(url: str) -> None:
+async def test_a_session_can_only_be_created_from_a_key(url: str) -> None:
     async with site(url) as s:
         browser, key = await signed_in(s, "viewer")
         answer = await browser.post("/session", headers={"Origin": s.address})
@@ -137,7 +137,7 @@ async def test_a_session_is_made_from_a_key_only(url: str) -> None:
                 assert given.split() == ["Bearer", key]
 
 
-async def test_the_installations_operator_has_sessions_too(url: str) -> None:
+async def test_the_operator_of_the_installation_may_have_sessions(url: str) -> None:
     async with site(url) as s:
         browser = await s.caller()
         key = await s.operator_key()

@@ -52,7 +52,7 @@ async def released(s: Site) -> str:
     return run
 
 
-async def test_every_view_says_skipped_and_why(url: str) -> None:
+async def test_every_view_shows_that_a_step_was_skipped_and_why(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("operator")
         async with listening(viewer) as ear:

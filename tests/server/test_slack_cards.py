@@ -108,9 +108,7 @@ def buttons(message: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {one["action_id"]: one for one in found}
 
 
-async def test_a_card_shows_what_is_asked_and_its_click_decides_and_it_shows_that(
-    url: str, slack: SlackDouble
-) -> None:
+async def test_a_card_shows_the_approval_and_a_click_decides_it(url: str, slack: SlackDouble) -> None:
     async with stage(url, slack) as s:
         hook = await make_hook(s, "slack", settings=CARDS)
         run = await ask(s, shown(why="I am sure"), tier="high", within_seconds=3600.0, group="release")
@@ -133,7 +131,7 @@ async def test_a_card_shows_what_is_asked_and_its_click_decides_and_it_shows_tha
         assert len(slack.messages) == 1
 
 
-async def test_a_card_whose_tries_end_without_a_word_is_set_aside(
+async def test_a_card_whose_attempts_end_without_an_outcome_is_set_aside(
     url: str, slack: SlackDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slack_cards, "SILENT_TRIES_MAX", 0)
@@ -153,7 +151,7 @@ async def test_a_card_whose_tries_end_without_a_word_is_set_aside(
         assert await s.service.cards.look() == 0, "it is not taken any more"
 
 
-async def test_it_is_updated_as_votes_come_and_when_it_expires_is_revised_or_canceled(
+async def test_a_card_is_updated_on_votes_expiry_revision_and_cancellation(
     url: str, slack: SlackDouble
 ) -> None:
     async with stage(url, slack) as s:
@@ -169,7 +167,7 @@ async def test_it_is_updated_as_votes_come_and_when_it_expires_is_revised_or_can
         await until(s, lambda: "Canceled" in texts(card) and not buttons(card))
 
 
-async def test_two_processes_and_a_lost_answer_make_one_card(url: str, slack: SlackDouble) -> None:
+async def test_two_processes_and_a_lost_response_post_one_card(url: str, slack: SlackDouble) -> None:
     async with stage(url, slack) as s:
         slack.trouble(drop="after")  # it is posted, and nobody hears of it
         await make_hook(s, "slack", settings=CARDS)
@@ -188,7 +186,7 @@ async def test_two_processes_and_a_lost_answer_make_one_card(url: str, slack: Sl
         assert len(slack.in_channel(CHANNEL)) == 1
 
 
-async def test_people_are_reminded_once_in_its_thread(url: str, slack: SlackDouble) -> None:
+async def test_one_reminder_is_posted_in_the_thread_of_the_card(url: str, slack: SlackDouble) -> None:
     async with stage(url, slack) as s:
         await make_hook(s, "slack", settings=CARDS)
         run = await ask(s, within_seconds=100_000.0)
@@ -219,7 +217,9 @@ async def test_people_are_reminded_once_in_its_thread(url: str, slack: SlackDoub
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "failed"
 
 
-async def test_what_does_not_fit_has_no_approve_button_but_a_link(url: str, slack: SlackDouble) -> None:
+async def test_content_that_does_not_fit_has_a_link_instead_of_an_approve_button(
+    url: str, slack: SlackDouble
+) -> None:
     async with stage(url, slack) as s:
         await make_hook(s, "slack", settings=CARDS)
         run = await ask(s, shown(*(f"line {n} " + "x" * 900 for n in range(40))))
@@ -230,7 +230,7 @@ async def test_what_does_not_fit_has_no_approve_button_but_a_link(url: str, slac
         assert all(len(one["text"]["text"]) <= TEXT_CHARS_MAX for one in card["blocks"] if "text" in one)
 
 
-async def test_nothing_in_a_proposal_can_pass_for_something_else(url: str, slack: SlackDouble) -> None:
+async def test_the_content_of_a_proposal_cannot_imitate_the_card(url: str, slack: SlackDouble) -> None:
     evil = "add \u202etxt.exe\u202c <!channel> <https://evil.test|ok> & *bold* \x1b[2J zero\u200bwidth"
     async with stage(url, slack) as s:
         await make_hook(s, "slack", settings=CARDS)
@@ -263,7 +263,7 @@ async def test_a_workflows_own_question_does_not_look_like_a_proposed_write(
         assert refused.value.code == "PLAN_INVALID"
 
 
-async def test_what_slack_refuses_is_tried_again_and_the_token_is_told_nowhere(
+async def test_a_refused_post_is_retried_and_the_token_is_never_logged(
     url: str, slack: SlackDouble, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stage(url, slack) as s:
@@ -277,7 +277,7 @@ async def test_what_slack_refuses_is_tried_again_and_the_token_is_told_nowhere(
         assert run in texts(slack.messages[0])
 
 
-async def test_where_cards_go_is_checked_when_a_hook_is_made(url: str, slack: SlackDouble) -> None:
+async def test_the_channel_of_cards_is_checked_when_a_hook_is_created(url: str, slack: SlackDouble) -> None:
     async with stage(url, slack) as s:
         admin = await s.as_("admin")
         hook = {"kind": "slack", "name": "h", "secrets": [f"env:{SECRET_NAME}"]}

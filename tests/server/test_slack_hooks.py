@@ -44,7 +44,7 @@ async def link(slack: Slack, person: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.clause("GWI-09")
-async def test_a_command_starts_one_run_however_often_slack_sends_it(url: str) -> None:
+async def test_a_repeated_command_starts_one_run(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         answers = await asyncio.gather(*(slack.command("deploy now", trigger="1.2.x") for _ in range(5)))
@@ -62,7 +62,7 @@ async def test_a_command_starts_one_run_however_often_slack_sends_it(url: str) -
 
 @pytest.mark.clause("GWI-09")
 @pytest.mark.parametrize("off", [-310, 310])
-async def test_a_command_signed_more_than_five_minutes_off_is_refused_and_not_recorded(
+async def test_a_signature_more_than_five_minutes_old_is_refused_and_not_recorded(
     url: str, off: float
 ) -> None:
     async with site(url) as s:
@@ -88,7 +88,7 @@ async def test_forged_commands_and_clicks_are_refused_and_not_recorded(url: str)
 
 
 @pytest.mark.clause("GWI-09")
-async def test_a_replay_of_the_same_bytes_makes_nothing_new_also_when_its_record_has_gone(url: str) -> None:
+async def test_a_replay_of_the_same_bytes_does_nothing_even_after_its_record_expired(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         first = await slack.command("deploy")
@@ -106,7 +106,7 @@ async def test_a_replay_of_the_same_bytes_makes_nothing_new_also_when_its_record
         assert len(await runs(s)) == 1
 
 
-async def test_what_no_rule_fits_and_what_fails_is_told_to_who_typed(url: str) -> None:
+async def test_unmatched_and_failed_commands_are_answered_to_their_user(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s, RULE, {"when": "action == 'boom'", "workflow": "unheard-of"})
         assert (await slack.command("dance")).json()["text"] == "Nothing here answers to that /tenure."
@@ -114,7 +114,7 @@ async def test_what_no_rule_fits_and_what_fails_is_told_to_who_typed(url: str) -
         assert await runs(s) == []
 
 
-async def test_neither_slacks_token_nor_its_answer_address_is_kept(url: str) -> None:
+async def test_neither_the_slack_token_nor_the_response_url_is_stored(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         await slack.command("deploy", trigger="1.2.x")
@@ -126,7 +126,7 @@ async def test_neither_slacks_token_nor_its_answer_address_is_kept(url: str) -> 
 
 
 @pytest.mark.parametrize("field", ["team_id", "trigger_id", "command"])
-async def test_a_command_without_its_names_is_refused(url: str, field: str) -> None:
+async def test_a_command_without_its_fields_is_refused(url: str, field: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         before = await contents(url)
@@ -139,7 +139,7 @@ async def test_a_command_without_its_names_is_refused(url: str, field: str) -> N
 # --------------------------------------------------------------------------------------------- whose it is
 
 
-async def test_whoever_types_a_command_asks_for_its_run_once_the_account_is_linked(url: str) -> None:
+async def test_the_linked_person_is_the_requester_of_a_commands_run(url: str) -> None:
     async with site(url) as s:
         await s.person("olga", "admin")
         ada = await s.person("ada", "operator")
@@ -154,7 +154,7 @@ async def test_whoever_types_a_command_asks_for_its_run_once_the_account_is_link
         assert requesters == ["person:olga", "person:ada"]
 
 
-async def test_a_hook_may_listen_to_linked_people_only(url: str) -> None:
+async def test_a_hook_may_accept_linked_people_only(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s, settings={"linked_only": True})
         assert "`/tenure link`" in (await slack.command("deploy")).json()["text"]
@@ -163,7 +163,7 @@ async def test_a_hook_may_listen_to_linked_people_only(url: str) -> None:
         assert (await slack.command("deploy")).json()["text"].startswith("Started")
 
 
-async def test_a_code_to_link_is_handed_out_once_per_request_and_is_kept_nowhere(url: str) -> None:
+async def test_a_link_code_is_issued_once_per_request_and_not_stored(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         first = await slack.command("link")
@@ -189,7 +189,7 @@ async def asked(
     return run, f"{approval['id']}:{approval['revision']}:{approval['digest']}"
 
 
-async def test_a_click_decides_as_the_person_who_linked_the_account_and_a_double_click_once(url: str) -> None:
+async def test_a_click_decides_as_the_linked_person_and_a_double_click_once(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         run, value = await asked(s)
@@ -216,7 +216,7 @@ async def test_a_click_can_reject(url: str) -> None:
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "failed"
 
 
-async def test_two_people_are_two_accounts(url: str) -> None:
+async def test_two_approvals_need_two_linked_accounts(url: str) -> None:
     async with site(url) as s:
         one = await ours(s)
         two = Slack(s, one.hook_id, user="U2")
@@ -229,7 +229,7 @@ async def test_two_people_are_two_accounts(url: str) -> None:
         assert (await two.click("tenure.approve", value)).endswith("is approved.")
 
 
-async def test_clicks_are_refused_as_they_are_over_http(url: str) -> None:
+async def test_clicks_are_refused_as_over_http(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         ada = await s.person("ada", "approver", "viewer")
@@ -253,7 +253,7 @@ async def test_clicks_are_refused_as_they_are_over_http(url: str) -> None:
         assert await slack.click("another.button", value) == "Nothing here answers to that."
 
 
-async def test_whoever_asked_does_not_approve_and_whoever_is_no_approver_neither(url: str) -> None:
+async def test_neither_requesters_nor_non_approvers_can_approve(url: str) -> None:
     async with site(url) as s:
         one = await ours(s)
         two = Slack(s, one.hook_id, user="U2")
@@ -265,7 +265,7 @@ async def test_whoever_asked_does_not_approve_and_whoever_is_no_approver_neither
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "waiting_approval"
 
 
-async def test_an_account_linked_in_one_tenant_is_nobody_in_another(url: str) -> None:
+async def test_an_account_linked_in_one_tenant_is_unknown_in_another(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         await link(slack, await s.person("ada"))
@@ -277,7 +277,7 @@ async def test_an_account_linked_in_one_tenant_is_nobody_in_another(url: str) ->
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "waiting_approval"
 
 
-async def test_a_click_that_is_replayed_is_not_taken_again(url: str) -> None:
+async def test_a_replayed_click_is_ignored(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         await link(slack, await s.person("ada"))
@@ -296,7 +296,7 @@ async def test_a_click_that_is_replayed_is_not_taken_again(url: str) -> None:
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "waiting_approval"
 
 
-async def test_clicks_that_cannot_be_read_are_refused(url: str) -> None:
+async def test_unreadable_clicks_are_refused(url: str) -> None:
     async with site(url) as s:
         slack = await ours(s)
         before = await contents(url)

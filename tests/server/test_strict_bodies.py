@@ -101,7 +101,7 @@ def cases() -> Iterator[tuple[str, str, Any, Place, str]]:
             yield method, path, body, place, "bool" if isinstance(found, inspect.BoolType) else "number"
 
 
-def test_there_are_routes_to_look_at() -> None:
+def test_the_route_walk_finds_routes() -> None:
     found = list(cases())
     assert {path for _, path, *_ in found} >= {
         "/runs/batch",
@@ -112,7 +112,7 @@ def test_there_are_routes_to_look_at() -> None:
     assert len(found) > 60
 
 
-async def test_no_route_makes_a_number_or_a_truth_value_of_a_text(url: str) -> None:
+async def test_no_route_converts_text_to_a_number_or_boolean(url: str) -> None:
     async with site(url) as s:
         everybody = await s.as_(*sorted(ROLES))
         wrong, refused = [], 0
@@ -144,7 +144,7 @@ async def test_no_route_makes_a_number_or_a_truth_value_of_a_text(url: str) -> N
         "parked=true&parked=false",
     ],
 )
-async def test_a_parameter_with_one_value_is_not_given_twice(url: str, query: str) -> None:
+async def test_a_single_valued_parameter_cannot_be_repeated(url: str, query: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("operator")
         answer = await viewer.get(f"/runs?{query}")
@@ -158,7 +158,7 @@ async def test_a_parameter_with_one_value_is_not_given_twice(url: str, query: st
     ["default", "", "|run", "default|", "default|tool:", "default|fool:x", "default|flow:x", "default|flow:@1",
      "default|run|run", "default|tool:a\nb", "default|tool:" + "x" * 300],
 )  # fmt: skip
-async def test_a_capability_that_is_none_is_refused(url: str, capability: str) -> None:
+async def test_an_invalid_capability_is_refused(url: str, capability: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         asked = {"claim_id": "c", "capabilities": ["default|run", capability]}
@@ -172,7 +172,7 @@ async def test_a_capability_that_is_none_is_refused(url: str, capability: str) -
             assert "QUEUE|tool:NAME" in answer.text or "characters" in answer.text
 
 
-def test_a_body_that_was_read_is_the_one_that_is_handed_on() -> None:
+def test_a_handler_gets_the_body_that_was_read() -> None:
     """The framework converts once more, leniently: what is of the right type already is left as it is."""
 
     class Body(msgspec.Struct):
@@ -204,7 +204,7 @@ def number_parameters() -> Iterator[tuple[str, str, str, str, str]]:
                         yield method.upper(), path, given["in"], given["name"], kind
 
 
-async def test_a_number_in_an_address_is_written_in_decimal_digits(tmp_path: Path) -> None:
+async def test_a_number_in_a_path_has_decimal_digits_only(tmp_path: Path) -> None:
     asked = list(number_parameters())
     assert {place for _, _, place, _, _ in asked} == {"query", "path"}
     assert len(asked) > 40

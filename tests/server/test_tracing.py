@@ -87,9 +87,7 @@ async def test_a_step_runs_in_the_trace_of_the_request_that_asked_for_it(
     )
 
 
-async def test_what_is_taken_up_again_is_linked_to_where_it_began(
-    url: str, spans: InMemorySpanExporter
-) -> None:
+async def test_a_continued_run_is_linked_to_its_first_trace(url: str, spans: InMemorySpanExporter) -> None:
     async with site(url) as s, s.engine.worker(traced, asks):
         engine = s.engine.scoped(tenant="acme")
         caller = await s.as_("operator")
@@ -110,7 +108,7 @@ async def test_what_is_taken_up_again_is_linked_to_where_it_began(
     assert {ids(span)[0] for span in named(spans, "step look")} == {TRACE, ids(second)[0]}
 
 
-async def test_a_broken_traceparent_is_as_good_as_none(url: str, spans: InMemorySpanExporter) -> None:
+async def test_an_invalid_traceparent_is_ignored(url: str, spans: InMemorySpanExporter) -> None:
     async with site(url) as s:
         caller = await s.caller()
         for broken in ("00-zz-11-01", f"00-{'0' * 32}-b7ad6b7169203331-01", "x" * 500, ""):

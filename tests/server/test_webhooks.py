@@ -142,7 +142,7 @@ STORY = [
 ]
 
 
-async def test_a_receiver_is_told_in_signed_cloudevents(url: str) -> None:
+async def test_webhooks_are_signed_cloudevents(url: str) -> None:
     async with told(url) as (s, receiver, _admin, id_):
         run = await work(s)
         events = await receiver.heard(5)
@@ -166,7 +166,7 @@ async def test_a_receiver_is_told_in_signed_cloudevents(url: str) -> None:
         assert all(webhook_id.startswith(f"{id_}_") for webhook_id, _ in receiver.tried)
 
 
-async def test_a_runs_events_come_in_order_although_some_fail_at_first(
+async def test_events_of_a_run_arrive_in_order_despite_failures(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_dispatcher, "DELAYS_SECONDS", (0.05,))
@@ -185,7 +185,7 @@ async def test_a_runs_events_come_in_order_although_some_fail_at_first(
         assert all(bodies[webhook_id] == event for webhook_id, event in receiver.tried)
 
 
-async def test_types_workflow_and_tenant_choose_what_is_sent(url: str) -> None:
+async def test_webhooks_are_filtered_by_type_workflow_and_tenant(url: str) -> None:
     async with told(url, types=["run.step.completed"], workflow="wanted") as (s, receiver, _admin, _id):
         await work(s, "other")
         await work(s, "wanted", tenant="globex")
@@ -197,7 +197,7 @@ async def test_types_workflow_and_tenant_choose_what_is_sent(url: str) -> None:
         ]
 
 
-async def test_what_cannot_be_delivered_for_a_day_is_dead_listed_and_tried_again_by_hand(
+async def test_a_notice_undelivered_for_a_day_is_dead_and_can_be_retried_by_hand(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_dispatcher, "TOTAL_SECONDS", 0.0)
@@ -225,7 +225,7 @@ async def test_what_cannot_be_delivered_for_a_day_is_dead_listed_and_tried_again
                 pass
 
 
-async def test_a_notice_whose_tries_end_without_a_word_is_dead_after_so_many(
+async def test_a_notice_whose_attempts_end_without_an_outcome_dies_after_a_limit(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A try is counted when it is taken: one that ends its process counts, and nothing is sent once there were too many."""
@@ -244,7 +244,7 @@ async def test_a_notice_whose_tries_end_without_a_word_is_dead_after_so_many(
         assert event == dead[0]["event"]
 
 
-async def test_a_receiver_that_is_gone_switches_its_webhook_off(url: str) -> None:
+async def test_a_receiver_that_answers_410_disables_its_webhook(url: str) -> None:
     async with told(url) as (s, receiver, admin, id_):
         receiver.answer = lambda _event, _tries: 410
         await acme(s).create("w", [{"name": "a"}])
@@ -267,7 +267,7 @@ async def test_a_receiver_that_is_gone_switches_its_webhook_off(url: str) -> Non
         assert {event["type"] for event in events} >= {"run.step.completed"}
 
 
-async def test_a_webhook_goes_on_with_the_trace_of_its_run(url: str) -> None:
+async def test_a_webhook_continues_the_trace_of_its_run(url: str) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with told(url) as (s, receiver, _admin, _id):
         ask = s.engine.orchestrator
@@ -285,7 +285,7 @@ async def test_redirects_are_not_followed(url: str, monkeypatch: pytest.MonkeyPa
         assert len(receiver.tried) == 2
 
 
-async def test_a_webhook_is_looked_at_changed_and_deleted(url: str) -> None:
+async def test_a_webhook_is_read_updated_and_deleted(url: str) -> None:
     async with told(url) as (s, receiver, admin, id_):
         text = {"url": receiver.url, "secret": REFERENCE}
         viewer = await s.as_("viewer")
@@ -341,7 +341,7 @@ async def test_a_webhook_is_looked_at_changed_and_deleted(url: str) -> None:
         ({"url": "https://example.com/", "secret": REFERENCE, "extra": 1}, "extra"),
     ],
 )
-async def test_a_webhook_that_cannot_be_is_refused(tmp_path: Any, text: dict[str, Any], path: str) -> None:
+async def test_an_invalid_webhook_is_refused(tmp_path: Any, text: dict[str, Any], path: str) -> None:
     async with site(f"sqlite:{tmp_path / 'site.db'}") as s:
         answer = await (await s.as_("admin")).post("/webhooks", json=text)
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), answer.text
@@ -349,7 +349,7 @@ async def test_a_webhook_that_cannot_be_is_refused(tmp_path: Any, text: dict[str
         assert "hunter2" not in answer.text
 
 
-def test_addresses_of_this_machine_and_its_network_are_out_of_reach() -> None:
+def test_webhooks_cannot_reach_local_addresses() -> None:
     near = [
         "127.0.0.1",
         "::1",
@@ -375,7 +375,7 @@ def test_addresses_of_this_machine_and_its_network_are_out_of_reach() -> None:
     check_url("http://127.0.0.1:9/x", AllowedNetworks(loopback=True))
 
 
-async def test_a_name_that_leads_to_this_machine_is_not_followed(
+async def test_a_host_name_that_resolves_to_this_machine_is_refused(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name passed the check of its text; the address is looked at when it is connected to."""
@@ -401,7 +401,7 @@ async def test_a_name_that_leads_to_this_machine_is_not_followed(
         assert receiver.tried == []
 
 
-def test_the_waits_grow_from_seconds_to_hours_and_end_after_a_day() -> None:
+def test_retry_delays_grow_from_seconds_to_hours_and_end_after_a_day() -> None:
     notice = NoticeRow("acme", "wh", 1, 1, 1, "t", b"", 0, 0)
     now, waits = 0, []
     for tries in range(1, 100):

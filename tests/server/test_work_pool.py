@@ -11,7 +11,7 @@ from tenure.errors import TenureError
 from tenure.work_pool import WorkPool
 
 
-async def test_canceled_work_is_not_counted_any_more() -> None:
+async def test_canceled_work_no_longer_counts() -> None:
     pool = WorkPool(threads=1, waiting_max=2)
     begun, go_on = threading.Event(), threading.Event()
 

@@ -65,7 +65,7 @@ async def test_a_document_is_registered_and_its_runs_follow_it(url: str) -> None
             assert answer.json()["error"]["details"][0]["path"].startswith("input."), answer.text
 
 
-async def test_json_is_a_document_too(url: str) -> None:
+async def test_a_json_document_can_be_registered(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
         document = '{"name": "hello", "steps": [{"id": "say", "run": ["echo", "hello"]}]}'
@@ -74,7 +74,7 @@ async def test_json_is_a_document_too(url: str) -> None:
         assert made.json()["version"] == made.json()["digest"][:12], "without a version it is its digest"
 
 
-async def test_every_problem_of_a_document_is_told_with_its_line(url: str) -> None:
+async def test_every_problem_of_a_document_is_reported_with_its_line(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
         answer = await put(
@@ -97,7 +97,7 @@ async def test_every_problem_of_a_document_is_told_with_its_line(url: str) -> No
         assert (await operator.get("/workflows")).json() == {"items": [], "next_cursor": None}
 
 
-async def test_the_newest_version_is_started_unless_one_is_named(url: str) -> None:
+async def test_the_newest_version_is_started_by_default(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
 
@@ -127,7 +127,7 @@ async def pages(caller: httpx.AsyncClient, limit: int) -> list[tuple[str, str]]:
             return found
 
 
-async def test_lists_have_the_tenants_own_and_those_for_everybody_page_by_page(url: str) -> None:
+async def test_lists_contain_own_and_shared_workflows_page_by_page(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator, other = await s.as_("operator"), await s.as_("operator", tenant="globex")
@@ -147,7 +147,7 @@ async def test_lists_have_the_tenants_own_and_those_for_everybody_page_by_page(u
         assert (answer.status_code, problem(answer)) == (400, "CURSOR_INVALID")
 
 
-async def test_a_code_workflow_tells_what_it_takes(url: str) -> None:
+async def test_a_code_first_workflow_describes_its_input(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         viewer = await s.as_("viewer")
@@ -159,7 +159,7 @@ async def test_a_code_workflow_tells_what_it_takes(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (403, "FORBIDDEN")
 
 
-async def test_what_another_process_registers_is_found_within_a_moment(url: str) -> None:
+async def test_a_workflow_registered_by_another_process_is_found_quickly(url: str) -> None:
     async with site(url) as s, Engine(url) as elsewhere:
         operator = await s.as_("operator")
         answer = await operator.post("/runs", json={"workflow": "echo", "input": {"word": "a"}})

@@ -22,7 +22,7 @@ def found_by(bug: Bug) -> int | None:
     return None
 
 
-def test_there_are_enough_of_them() -> None:
+def test_there_are_enough_planted_bugs() -> None:
     assert len(BUGS) >= 15
 
 
@@ -33,7 +33,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
     assert World(seed).run().violation is None, "the seed fails without the bug too"
 
 
-def test_a_bug_is_gone_after_it_was_planted() -> None:
+def test_a_planted_bug_is_removed_afterwards() -> None:
     before = World(1).run().digest
     with planted(BUGS["hash-chain"]):
         World(1).run()

@@ -52,7 +52,7 @@ def mostly(**faults: float) -> Faults:
         pytest.param(mostly(deaf=1.0, unswept=3.0), id="nobody hears anything"),
     ],
 )
-def test_one_kind_of_fault_at_its_worst(faults: Faults) -> None:
+def test_each_kind_of_fault_at_its_maximum_breaks_no_invariant(faults: Faults) -> None:
     for seed in range(20):
         report = World(seed, faults=faults).run()
         assert report.violation is None, f"seed {seed}: {report.violation}"
@@ -142,7 +142,7 @@ def test_time_jumps_to_the_next_timer() -> None:
     loop.close()
 
 
-def test_a_dead_host_never_runs_again_and_a_paused_one_goes_on() -> None:
+def test_a_dead_host_never_runs_again_and_a_paused_one_continues() -> None:
     seen: list[str] = []
 
     async def beat(name: str) -> None:
@@ -168,7 +168,7 @@ def test_a_dead_host_never_runs_again_and_a_paused_one_goes_on() -> None:
     loop.close()
 
 
-def test_waiting_for_what_never_comes_is_noticed() -> None:
+def test_waiting_forever_is_detected() -> None:
     async def forlorn(loop: SimLoop) -> None:
         await loop.create_future()
 

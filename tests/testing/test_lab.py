@@ -160,7 +160,7 @@ async def test_a_schedule_fires_by_jumps() -> None:
         assert {await run.status() for run in await lab.runs()} == {"succeeded"}
 
 
-async def test_a_crash_at_any_commit_point_leaves_the_result_as_it_is() -> None:
+async def test_a_crash_at_any_commit_does_not_change_the_result() -> None:
     async def story(lab: Lab) -> None:
         run = await lab.start(release, "main")
         await run.reaches("waiting_approval")
@@ -189,7 +189,7 @@ def test_a_lab_that_is_not_open_raises() -> None:
         _ = Lab(release).engine
 
 
-async def test_a_run_that_stays_before_it_suspends_is_not_taken_for_idle(
+async def test_a_run_that_stays_in_memory_is_not_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that has recorded much stays a moment: the clock does not jump meanwhile."""

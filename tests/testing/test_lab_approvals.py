@@ -37,7 +37,7 @@ async def test_a_person_rejects_a_governed_action() -> None:
             assert service.requests == []
 
 
-async def test_what_is_wrong_with_an_answer_has_a_code() -> None:
+async def test_invalid_decisions_have_a_code() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, order, orders, policy=ASK) as lab:
             run = await lab.start(order, 7)

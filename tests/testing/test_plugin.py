@@ -85,7 +85,7 @@ def test_async_tests_that_ask_for_the_lab_just_run(tmp_path: Path) -> None:
     assert "hello bob" in said  # with pytest's own explanation of the assertion
 
 
-def test_tests_of_other_plugins_are_left_to_them(tmp_path: Path) -> None:
+def test_tests_of_other_async_plugins_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(OTHER_PLUGIN)
     (tmp_path / "test_marked.py").write_text(MARKED)
     said = run_pytest(tmp_path, "-s")
@@ -93,7 +93,7 @@ def test_tests_of_other_plugins_are_left_to_them(tmp_path: Path) -> None:
     assert "theirs: ['test_of_another_plugin']" in said
 
 
-def test_async_tests_that_do_not_use_the_lab_are_nothing_of_ours(tmp_path: Path) -> None:
+def test_async_tests_without_the_lab_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "test_greet.py").write_text(TESTS)
     said = run_pytest(tmp_path, "-k", "without")
     assert "async def functions are not natively supported" in said, said

@@ -8,7 +8,7 @@ from tools import save_variants
 from tools.generated_files import find_stale
 
 
-def test_the_files_are_fresh() -> None:
+def test_the_files_are_up_to_date() -> None:
     assert find_stale(save_variants.texts()) == [], "run `make docs`"
 
 

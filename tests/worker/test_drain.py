@@ -34,7 +34,7 @@ async def ending(url: str, *served: Any, slots: int = 100) -> AsyncIterator[Work
 
 
 @pytest.mark.parametrize("code", [flows.once, flows.once_plainly, flows.once_apart], ids=lambda c: c.name)
-async def test_a_draining_worker_hands_a_run_over_after_its_step_and_no_step_begins_twice(
+async def test_a_draining_worker_hands_a_run_over_after_its_step_and_no_step_starts_twice(
     url: str, folder: str, code: Flow
 ) -> None:
     async with watching(url) as engine, ending(url, code) as worker:
@@ -69,7 +69,7 @@ async def test_a_run_that_was_handed_over_wakes_another_worker(
         assert [lease.owner for lease in await engine.leases(run.id)] == ["ending", "heir"]
 
 
-async def test_steps_that_wait_for_a_thread_are_not_begun_and_not_lost(url: str, folder: str) -> None:
+async def test_steps_that_wait_for_a_thread_are_neither_started_nor_lost(url: str, folder: str) -> None:
     async with watching(url) as engine, ending(url, flows.crowd, slots=2) as worker:
         run = await engine.start(flows.crowd, folder, 6)
         await until(lambda: len(notes(folder)) == 2, "the first two")

@@ -70,7 +70,7 @@ def standing_still_in_a_claim(engine: Watched, still: Standstill, then: Any = No
     return found
 
 
-async def test_a_claim_whose_answer_came_too_late_is_not_begun(
+async def test_a_claim_whose_answer_came_too_late_is_not_started(
     url: str, folder: str, still: Standstill
 ) -> None:
     async with watching(url) as engine, Watched(url, sweep=False) as other:
@@ -91,7 +91,7 @@ async def test_a_claim_whose_answer_came_too_late_is_not_begun(
         assert await engine.attempts(run.id) == ["stale", "succeeded"]
 
 
-async def test_a_lease_that_may_have_expired_is_renewed_before_work_begins(
+async def test_a_lease_that_may_have_expired_is_renewed_before_work_starts(
     url: str, folder: str, still: Standstill
 ) -> None:
     async with watching(url) as engine, Watched(url, sweep=False) as other:
@@ -103,7 +103,7 @@ async def test_a_lease_that_may_have_expired_is_renewed_before_work_begins(
         assert await engine.attempts(run.id) == ["succeeded"]
 
 
-async def test_a_claim_that_was_answered_at_once_is_begun_without_asking(
+async def test_a_claim_that_was_answered_immediately_is_started_without_a_check(
     url: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watching(url) as engine:
@@ -155,7 +155,7 @@ def mark_apart(folder: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("code", [standing_still, standing_still_plainly], ids=lambda code: code.name)
-async def test_a_step_within_a_run_is_not_begun_after_the_lease(
+async def test_a_step_is_not_started_after_the_lease(
     tmp_path: Path,
     folder: str,
     still: Standstill,
@@ -200,7 +200,7 @@ async def test_an_isolated_process_that_is_late_asks_again_and_may_be_refused(fo
     assert notes(folder) == ["in time"]
 
 
-async def test_an_act_is_not_begun_after_the_lease(
+async def test_an_act_is_not_started_after_the_lease(
     tmp_path: Path, folder: str, still: Standstill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @tenure.workflow(lease="2s", name="lease_clock_act")

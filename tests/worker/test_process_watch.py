@@ -91,7 +91,7 @@ def test_a_process_whose_state_is_hidden_counts_as_alive(monkeypatch: pytest.Mon
     assert not is_gone(replace(me(), start_ticks=1), me())
 
 
-def test_where_proc_shows_another_namespace_there_is_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_in_another_pid_namespace_has_no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1 << 21)
     assert own_identity() is None
 
@@ -150,7 +150,7 @@ async def test_a_namesake_of_a_dead_worker_keeps_its_leases(url: str, folder: st
         assert await engine.attempts(mine.id) == ["succeeded"]
 
 
-async def test_a_worker_that_ended_in_a_process_that_lives_proves_nothing(url: str, folder: str) -> None:
+async def test_an_ended_worker_in_a_live_process_proves_nothing(url: str, folder: str) -> None:
     async with watching(url, sweep=False) as engine, Watched(url, sweep=False) as other:
         run = await engine.start(flows.patient, folder)
         worker = other.worker(flows.patient)
@@ -172,7 +172,7 @@ async def put_dead(engine: Watched, sleeper: Sleeper) -> None:
     await register_worker(engine.store, "gone", ["default"], 1, "", row)
 
 
-async def test_a_proof_counts_for_its_own_lease_and_not_while_its_holder_is_heard_of(
+async def test_a_proof_counts_for_its_own_lease_and_not_after_a_heartbeat(
     url: str, folder: str, sleeper: Sleeper
 ) -> None:
     async with watching(url, sweep=False) as engine:
@@ -210,7 +210,7 @@ async def test_a_dead_holder_of_a_step_that_is_being_canceled_ends_it(
         await engine.see_end(run.id, "canceled")
 
 
-async def test_a_worker_that_ends_in_peace_leaves_no_process_behind(url: str) -> None:
+async def test_a_worker_that_stops_cleanly_leaves_no_process_row(url: str) -> None:
     async with watching(url) as engine:
         async with engine.worker(flows.patient):
             assert [row.pid for row in await here(engine)] == [me().pid]

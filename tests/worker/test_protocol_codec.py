@@ -45,7 +45,7 @@ def over_the_wire(message: Any) -> Any:
 # ------------------------------------------------------------------------------------- the wire as it was
 
 
-def test_the_samples_are_sent_as_they_always_were() -> None:
+def test_the_samples_are_encoded_as_before() -> None:
     sent = {name: codec.encode_message(each, "LEASE", "TOKEN") for name, each in samples.COMMANDS.items()}
     sent |= {name: table.encode(row) for table, rows in ROWS for name, row in rows.items()}
     sent |= {
@@ -54,7 +54,7 @@ def test_the_samples_are_sent_as_they_always_were() -> None:
     assert {name: msgspec.json.encode(each).decode() for name, each in sent.items()} == RECORDED
 
 
-def test_what_was_sent_is_understood_as_the_same_commands_and_rows() -> None:
+def test_the_samples_are_decoded_to_the_same_commands_and_rows() -> None:
     for name, command in samples.COMMANDS.items():
         message = msgspec.json.decode(RECORDED[name], type=p.AnyMessage)
         again = codec.encode_message(codec.decode_message(message, GIVEN), "LEASE", "TOKEN")
@@ -79,7 +79,7 @@ def test_a_message_without_an_address_is_the_same_command() -> None:
     )
 
 
-def test_a_runner_says_that_it_has_begun() -> None:
+def test_a_runner_reports_that_it_has_started() -> None:
     command = codec.decode_message(p.RunningMessage(seq=2), GIVEN)
     assert command == c.Heartbeat(**samples.ENVELOPE, seq=2, begins=True)
 
@@ -273,6 +273,6 @@ def commands() -> st.SearchStrategy[c.LeaseCommand]:
 
 
 @given(commands())
-def test_a_command_comes_out_of_the_wire_as_it_went_in(sent: c.LeaseCommand) -> None:
+def test_a_command_survives_a_round_trip_over_the_wire(sent: c.LeaseCommand) -> None:
     message = over_the_wire(codec.encode_message(sent, "LEASE", "TOKEN"))
     assert codec.decode_message(message, GIVEN) == sent

@@ -23,9 +23,7 @@ def at_the_gate(folder: str, times: int = 1) -> bool:
 # ------------------------------------------------------------------------------------------ asked to end
 
 
-async def test_a_worker_asked_to_end_ends_its_step_hands_its_run_over_and_claims_nothing_more(
-    url: str, folder: str
-) -> None:
+async def test_a_stopping_worker_finishes_its_step_and_hands_its_run_over(url: str, folder: str) -> None:
     async with watching(url) as engine:
         run = await engine.start(flows.gated, folder)
         with WorkerProcess(url, grace=30) as worker:
@@ -45,7 +43,7 @@ async def test_a_worker_asked_to_end_ends_its_step_hands_its_run_over_and_claims
         await engine.cancel(late.id)
 
 
-async def test_work_that_does_not_finish_within_the_grace_is_given_back_uncharged(
+async def test_work_that_does_not_finish_within_the_grace_is_released_without_an_attempt(
     url: str, folder: str
 ) -> None:
     async with watching(url) as engine:
@@ -63,7 +61,7 @@ async def test_work_that_does_not_finish_within_the_grace_is_given_back_uncharge
         assert flows.notes(folder).count("first") == 1
 
 
-async def test_a_worker_asked_twice_ends_at_once(url: str, folder: str) -> None:
+async def test_a_second_signal_stops_a_worker_immediately(url: str, folder: str) -> None:
     async with watching(url) as engine:
         run = await engine.start(flows.gated, folder)
         with WorkerProcess(url, grace=600) as worker:
@@ -98,7 +96,7 @@ async def test_a_worker_with_a_blocked_loop_reacts_to_the_second_signal(url: str
 # ------------------------------------------------------------------------------------ killed and stopped
 
 
-async def test_a_killed_workers_run_is_another_workers_after_the_lease(url: str, folder: str) -> None:
+async def test_another_worker_takes_the_run_of_a_killed_one_after_the_lease(url: str, folder: str) -> None:
     async with watching(url) as engine:
         run = await engine.start(flows.gated, folder)
         with WorkerProcess(url) as worker, WorkerProcess(url, name="heir") as heir:
@@ -143,9 +141,7 @@ async def test_a_worker_that_was_stopped_past_its_lease_is_refused_when_it_resum
 
 
 @pytest.mark.guard_seconds(90)
-async def test_a_run_that_kills_its_workers_is_dead_after_its_tries_and_others_go_on(
-    url: str, folder: str
-) -> None:
+async def test_a_run_that_kills_its_workers_fails_after_its_tries(url: str, folder: str) -> None:
     async with watching(url) as engine:
         poison = await engine.start(flows.poison, folder)
         with WorkerProcess(url, slots=1) as worker:

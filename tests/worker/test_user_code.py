@@ -78,7 +78,7 @@ async def test_many_plain_workflows_do_not_wait_for_each_others_threads(url: str
 # ------------------------------------------------------------------------------- code that does not listen
 
 
-async def test_async_code_that_swallows_its_cancellation_is_left_alone_like_a_thread(
+async def test_async_code_that_swallows_its_cancellation_is_abandoned_like_a_thread(
     url: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tenure.sdk.attempts.STOP_SECONDS", 0.3)
@@ -132,7 +132,7 @@ async def test_whatever_code_raises_fails_only_its_own_step(url: str, folder: st
             assert await engine.attempts(run.id) == ["failed"], "its worker thought it had been stopped"
 
 
-async def test_a_failure_with_a_code_that_is_none_fails_all_the_same(url: str) -> None:
+async def test_a_failure_with_an_invalid_code_is_still_a_failure(url: str) -> None:
     async with watching(url) as engine, engine.worker(flows.miscoded):
         run = await engine.start(flows.miscoded)
         await engine.see_end(run.id, "failed")
