@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -25,9 +26,12 @@ import tenure
 from bench.service import create_key
 from tenure.cli.workflows.registration import register_workflows
 from tenure.engine import Engine
+from tenure.orchestrator import cap_cache
 from tenure.server.app import make_app
 from tenure.server.context import ServerContext
 from tenure.server.settings import Settings
+from tenure.services import catalog
+from tenure.store.sqlite import store as sqlite_store
 
 BODY = b'{"workflow": "walk", "input": {"word": "a"}, "labels": {"team": "blue"}}'
 
@@ -79,13 +83,24 @@ class Walk:
         yield f"  shapes: {', '.join(sorted(self.shapes))}"
 
 
+@contextmanager
+def _machine_speed_ignored() -> Iterator[None]:
+    """A walk is the same on every machine: no commit is fast enough to be made inline, and nothing cached expires."""
+    with (
+        patch.object(sqlite_store, "FAST_COMMIT_SECONDS", 0.0),
+        patch.object(cap_cache, "CAPS_SECONDS", float("inf")),
+        patch.object(catalog, "CACHE_SECONDS", float("inf")),
+    ):
+        yield
+
+
 RecordWalk = Callable[[], Coroutine[Any, Any, Walk]]
 
 
 async def walk_run_creation() -> Walk:
     """`POST /runs`, from the application's entry to the answer."""
     walk = Walk()
-    with tempfile.TemporaryDirectory() as folder:
+    with _machine_speed_ignored(), tempfile.TemporaryDirectory() as folder:
         async with Engine(f"sqlite:{folder}/walk.db", sweep=False) as engine:
             await register_workflows(engine, [_workflow])
             key = await create_key(engine, "operator")
@@ -152,7 +167,7 @@ async def _workflow(word: str) -> str:
 
 async def walk_step_result() -> Walk:
     """A step of a code-first workflow, from the return of its function to the start of the next step."""
-    with tempfile.TemporaryDirectory() as folder:
+    with _machine_speed_ignored(), tempfile.TemporaryDirectory() as folder:
         async with Engine(f"sqlite:{folder}/walk.db", sweep=False) as engine, engine.worker(_workflow):
             run = await engine.start(_workflow, "a")
             assert await run.result() == "A"
