@@ -128,7 +128,7 @@ def test_every_code_is_explained_and_empty_advice_is_omitted(tenure: Tenure) -> 
     assert "What to do:" in told.out
     assert tenure("explain", "STORE_BUSY", "--json").json()["retryable"] is True
     assert "RUN_NOT_FOUND" in tenure("explain").out
-    assert "No error" in tenure("explain", "CONDITION_FALSE").out
+    assert "Not an error" in tenure("explain", "CONDITION_FALSE").out
     assert tenure("explain", "CONDITION_FALSE", "--json").json()["retryable"] is False
     wrong = tenure("explain", "STORE_BUSI")
     assert (wrong.code, "STORE_BUSY" in wrong.err) == (2, True)

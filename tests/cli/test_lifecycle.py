@@ -194,7 +194,7 @@ def test_custom_profiles_are_marked(tmp_path: Path) -> None:
     listed = json.loads(tenure("lifecycle", "list", "--json", own=tmp_path).stdout)
     assert [line["name"] for line in listed if line["own"]] == ["plain"]
     assert "mine.toml" in tenure("lifecycle", "list", own=tmp_path).stdout
-    assert f"a profile of your own: {file}" in tenure("lifecycle", "show", "plain", own=tmp_path).stdout
+    assert f"your own profile: {file}" in tenure("lifecycle", "show", "plain", own=tmp_path).stdout
     assert tenure("lifecycle", "show", "plain", "--toml", own=tmp_path).stdout == PLAIN
     proven = tenure("lifecycle", "prove", own=tmp_path).stdout
     assert proven.count("plain (own)") == 4

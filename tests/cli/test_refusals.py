@@ -253,7 +253,7 @@ def test_json_output_keeps_the_exit_code(tenure: Tenure) -> None:
 
 @pytest.mark.parametrize("more", [("--start", "3"), ("--seeds", "2"), ("--jobs", "1")])
 def test_one_seed_excludes_a_range_of_seeds(tenure: Tenure, more: tuple[str, ...]) -> None:
-    assert "it is one seed" in misused(tenure, "simulate", "--seed", "7", *more)
+    assert "they are for several seeds" in misused(tenure, "simulate", "--seed", "7", *more)
 
 
 def test_a_resume_does_not_end_an_approval_and_explains_why(tenure: Tenure, tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ async def begun(url: str) -> str:
 
 def test_a_resume_must_say_whether_a_started_step_happened(tenure: Tenure, tmp_path: Path) -> None:
     run = asyncio.run(begun(f"sqlite:{tmp_path / 'tenure.db'}"))
-    refused(tenure("runs", "resume", run), 1, "RUN_RESUME_FAILED", "'pay'", "say so")
+    refused(tenure("runs", "resume", run), 1, "RUN_RESUME_FAILED", "'pay'", "find out whether it hap")
     refused(tenure("runs", "resume", run, "--happened", "pay=paid"), 1, "is not JSON")
     known = tenure("runs", "resume", run, "--happened", 'pay="receipt 7"').out.strip()
     (step,) = tenure("runs", "show", known, "--json").json()["steps"]

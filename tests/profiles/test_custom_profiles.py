@@ -137,4 +137,4 @@ def test_an_unreadable_file_is_refused(folder: Path, monkeypatch: pytest.MonkeyP
     (folder / "a.toml").mkdir()
     assert "cannot be read" in refused(folder / "a.toml").message
     monkeypatch.setenv("TENURE_PROFILES", str(folder / "none"))
-    assert "no folder" in refused(folder / "none").message
+    assert "cannot be read" in refused(folder / "none").message
