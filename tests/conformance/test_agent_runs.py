@@ -1,4 +1,4 @@
-"""Agent runs: its clauses, shown by runs under its profile."""
+"""The clauses of agent runs, shown by runs under that profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGR = "agent-runs"
 async def test_a_run_is_requested_queued_running_and_completed(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=AGR, plan=None)
-        assert run_words(AGR, await w.events(run)) == ["requested"]  # taken, not yet acknowledged
+        assert run_words(AGR, await w.events(run)) == ["requested"]  # accepted, not yet acknowledged
         await w.plan_ready(run, "collect", "execute-agent", "finalize")
         assert run_words(AGR, await w.events(run)) == ["requested", "queued"]
         for done in range(3):
@@ -41,7 +41,7 @@ async def test_a_step_update_keeps_the_run_running_and_counts(place: Place) -> N
             row = await w.run(lease.run_id)
             assert (row.status, row.steps_done) == ("running", n)
         await w.complete(lease)
-        assert (await w.run(lease.run_id)).steps_done == 3  # the body itself is not a step people see
+        assert (await w.run(lease.run_id)).steps_done == 3  # the body itself is not a visible step
 
 
 @pytest.mark.clause("AGR-01")
@@ -93,7 +93,7 @@ async def test_completed_and_failed_are_final(place: Place) -> None:
                 async with w.refuses("RUN_TERMINAL_STATE"):
                     await w.do(command)
             await w.at("20:00:00" if run == failed else "10:30:00").sweep()
-            assert await w.events(run) == events  # archived: time changes nothing either
+            assert await w.events(run) == events  # terminal runs do not change with time
 
 
 @pytest.mark.clause("AGR-08")
@@ -127,7 +127,7 @@ async def test_a_step_has_120_seconds_and_a_run_600(place: Place) -> None:
         assert lease.timeout_at - attempt.granted_at == us(120)
         await w.at("10:01:58").sweep()
         assert (await w.step(run, "execute-agent")).state == "running"
-        await w.at("10:02:01").sweep()  # this try is over, the next one waits its second
+        await w.at("10:02:01").sweep()  # this try is over; the next one waits for its backoff of a second
         row = await w.step(run, "execute-agent")
         assert (row.state, row.last_error) == ("retry_wait", "STEP_TIMED_OUT")
         async with w.refuses("LEASE_STALE"):
@@ -139,11 +139,11 @@ async def test_a_step_has_120_seconds_and_a_run_600(place: Place) -> None:
         assert (await w.run(run)).reason == "RUN_TIMED_OUT"
 
 
-# ------------------------------------------------------------------------------------ the same anywhere
+# ------------------------------------------------------------------------------------ the same on every store
 
 
 async def _a_long_story(place: Place) -> list[object]:
-    """Something of everything; what its history says, without ids and times."""
+    """One run that fails, loses a worker, waits and is canceled; its history without ids and times."""
     told: list[object] = []
     async with World(place, orchestrators=2) as w:
         other = w.through(1)

@@ -1,4 +1,4 @@
-"""A command that is alone is carried out before its caller is left: never out of turn, never instead of a batch."""
+"""A command that is alone in its lane is committed inline by `submit`, in order and never instead of a batch."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Quick(SqliteStore):
-    """SQLite on a disk that is always quick, with a door before every transaction that is waited for."""
+    """SQLite that always commits inline, with a door before every other transaction."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -42,7 +42,7 @@ class Quick(SqliteStore):
 
 
 class Unsure(Quick):
-    """One whose next transaction that is done at once happens, but nobody is told so."""
+    """A store whose next inline commit succeeds but raises `AmbiguousCommit`."""
 
     unsure = False
 
@@ -59,7 +59,7 @@ def a_world(place: Place, orchestrators: int = 1) -> World:
 
 
 async def begun(orchestrator: Orchestrator) -> Lease:
-    """A run with its lease, and a loop that has turned since."""
+    """Create a leased run, and let the event loop turn once."""
     created = await orchestrator.create(
         CreateRun(
             run_id=orchestrator.new_id("default"), tenant="acme", workflow="build", eager=Claimant("bob")
@@ -77,7 +77,7 @@ def recorded(lease: Lease, seq: int) -> RecordCheckpoint:
 
 
 async def names(w: World, lease: Lease) -> list[str]:
-    """What the run has recorded, in order."""
+    """The names of the run's checkpoints, in order."""
     rows = await w.store.read("checkpoints_of", lease.run_id)
     return [row.name for row in sorted(rows, key=lambda row: row.no)]
 
@@ -132,7 +132,7 @@ async def test_a_lone_command_does_not_overtake_a_running_batch(sqlite_place: Pl
         w.store.door.clear()
         queued = w.orchestrator.submit(recorded(lease, LONE_COMMANDS_MAX + 1))
         for _ in range(5):
-            await asyncio.sleep(0)  # the lane has taken it by now, and waits at the door
+            await asyncio.sleep(0)  # the lane has taken the command and waits at the door
         after = w.orchestrator.submit(recorded(lease, LONE_COMMANDS_MAX + 2))
         assert not queued.done()
         assert not after.done()
@@ -150,7 +150,7 @@ async def test_a_run_changed_by_another_process_is_decided_again(sqlite_place: P
         assert not answer.done()
         await answer
         assert await names(w, lease) == ["part-1", "part-2"]
-        # The same again, elsewhere first: it is the same answer, and nothing is recorded twice.
+        # The same command in another process first: both answers are equal, and one checkpoint is recorded.
         await there.send(recorded(lease, 3))
         await here.send(recorded(lease, 3))
         assert await names(w, lease) == ["part-1", "part-2", "part-3"]
@@ -179,11 +179,11 @@ async def test_a_lone_command_waits_for_a_locked_file(sqlite_place: Place) -> No
         other.close()
         await answer
         assert await names(w, lease) == ["part-1"]
-        assert w.orchestrator.submit(recorded(lease, 2)).done(), "what is known of the run was kept meanwhile"
+        assert w.orchestrator.submit(recorded(lease, 2)).done(), "the run stayed in the cache"
 
 
 async def test_a_commit_of_unknown_fate_is_checked_before_it_is_decided_again(sqlite_place: Place) -> None:
-    """Not even when somebody has loaded the run in between."""
+    """Even if the run is loaded in between."""
     store = Unsure(sqlite_place.address)
     async with World(sqlite_place, stores=[store]) as w:
         run_id = await w.create()
@@ -203,7 +203,7 @@ async def test_a_commit_of_unknown_fate_is_checked_before_it_is_decided_again(sq
 
 
 async def test_outbox_deliveries_have_no_parent_span(sqlite_place: Place) -> None:
-    """As it is when a batch was committed: else a run that goes on as another one gave it the trace of whoever happened to be alone."""
+    """As after a batch: otherwise a restarted run would inherit the trace of the caller whose command was alone."""
     context = SpanContext(1, 2, is_remote=False, trace_flags=TraceFlags(1))
     async with a_world(sqlite_place) as w:
         lease = await begun(w.orchestrator)
@@ -219,7 +219,7 @@ async def test_outbox_deliveries_have_no_parent_span(sqlite_place: Place) -> Non
 
 @pytest.mark.parametrize("opener", [0, 1])
 async def test_a_feed_has_everything_from_the_moment_it_is_opened(sqlite_place: Place, opener: int) -> None:
-    """Whoever has written before without one remembers that there was none."""
+    """A process that has written before remembers that there was no feed."""
     async with a_world(sqlite_place, orchestrators=2) as w:
         lease = await begun(w.orchestrator)
         await w.orchestrator.send(recorded(lease, 1))

@@ -1,7 +1,7 @@
-"""A run whose profile this process lacks is another process's: it is refused here, shown here, and in nobody's way.
+"""A run with a profile that this process lacks: commands are refused, reads work, and other runs are not blocked.
 
-Which profiles a process has is one thing per process, so a story that needs a second process lets this one have and
-lack the profile by turns (`bring`).
+The set of profiles is global per process. Tests that need a second process change the set of this one
+(`use_profiles`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ async def test_commands_on_a_run_with_an_unknown_profile_are_refused_as_retryabl
         assert CODES["PROFILE_NOT_HERE"].status == 503
         async with w.refuses("PROFILE_NOT_HERE"):
             await w.complete(lease, seq=1)
-        async with w.refuses("PROFILE_NOT_FOUND"):  # a new one is a mistake of whoever asks
+        async with w.refuses(
+            "PROFILE_NOT_FOUND"
+        ):  # for a new run, an unknown profile is the caller's mistake
             await w.create(profile="ours")
         bring(OURS)
         await w.complete(lease, seq=1)
@@ -79,7 +81,7 @@ async def test_a_claim_skips_a_run_with_an_unknown_profile(place: Place) -> None
         bring()
         assert [lease.run_id for lease in await w.claims(limit=2)] == [mine]
         bring(OURS)
-        other = await w.crash()  # a process that has it
+        other = await w.crash()  # a process that has the profile
         assert {lease.run_id for lease in await other.claims(limit=9)} == set(theirs)
 
 
@@ -93,15 +95,15 @@ async def test_a_sweep_skips_a_run_with_an_unknown_profile(
         bring()
         sweeping = Sweeper(w.later(21).orchestrator)
         found = [await sweeping.sweep() for _ in range(4)]
-        # What is set aside counts as nothing done: a round full of it is not followed by the next at once.
+        # Skipped timers do not count: a round that only skips is not followed immediately by the next one.
         assert found == [0, 0, 1, 0]
         assert await w.status(mine) == "succeeded"
         assert {await w.status(run) for run in theirs} == {"waiting_external"}
         bring(OURS)
-        await w.sweep()  # another process
+        await w.sweep()  # as another process that has the profile
         assert {await w.status(run) for run in theirs} == {"succeeded"}
         assert await sweeping.sweep() == 0
-        assert not sweeping._timers._keys  # what others have done is forgotten
+        assert not sweeping._timers._keys  # timers that others have handled are forgotten
 
 
 async def test_its_outbox_rows_are_kept_for_another_process(
@@ -117,9 +119,11 @@ async def test_its_outbox_rows_are_kept_for_another_process(
         assert reply.no is not None
         await w.suspend(lease, reply.no)
         bring()
-        await w.complete(await w.claim("kid"), b"done")  # its parent is to be told, and cannot be here
+        await w.complete(
+            await w.claim("kid"), b"done"
+        )  # its parent has to be notified, but this process lacks the parent's profile
         await w.settle()
-        parent = await w.begin()  # and behind that, something that can be done here
+        parent = await w.begin()  # then a delivery that this process can make
         again = c.StartChild(run_id=other, workflow="child", plan=(c.BODY_STEP,))
         monkeypatch.setattr(type(w.orchestrator), "deliver", _lost)
         await w.wait(parent, "kid", child=again)
@@ -137,7 +141,7 @@ async def test_its_outbox_rows_are_kept_for_another_process(
 
 
 async def _lost(*_: object) -> int:
-    """The process ended before it delivered."""
+    """Delivers nothing, like a process that ends first."""
     return 0
 
 
@@ -200,7 +204,7 @@ async def test_the_doctor_examines_runs_with_unknown_profiles(place: Place) -> N
         late = (await examine_database(w.store, settled=True)).violations
         bring()
         found = await examine_database(w.store, settled=True)
-        # How long a cancel may take is said by the profile: only who has it can say that this one took too long.
+        # The profile limits how long a cancel may take, so a process without the profile cannot report this one.
         assert [v.number for v in late if v not in found.violations] == ["I49"]
         assert [v for v in found.violations if v not in late] == []
         assert found.runs == 2

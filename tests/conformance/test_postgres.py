@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: locks of rows, lost connections, commits of unknown fate, LISTEN, a server's clock."""
+"""Only on PostgreSQL: row locks, lost connections, ambiguous commits, LISTEN, and the server's clock."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def opened(dsn: str, **how: Any) -> AsyncIterator[PostgresStore]:
 
 @asynccontextmanager
 async def by_hand(dsn: str) -> AsyncIterator[Any]:
-    """A connection of somebody else, who sees our tables."""
+    """A separate connection that sees our tables."""
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "tenure"})
     try:
         yield connection
@@ -95,8 +95,8 @@ async def blocked_backend(connection: Any) -> int:
 async def backend_in(connection: Any, event_type: str) -> int:
     """Wait until one of the store's backends waits for something of this type; its process id.
 
-    Within a transaction the list of backends stays as it was first seen, and a store connects when it has to: without
-    forgetting that list we would wait forever for a backend that came a moment later.
+    Within a transaction, pg_stat_activity is a snapshot, and stores connect lazily. Without clearing the snapshot, this
+    would wait forever for a backend that connects later.
     """
     while True:
         await connection.execute("select pg_stat_clear_snapshot()")
@@ -111,14 +111,14 @@ async def backend_in(connection: Any, event_type: str) -> int:
 
 
 async def moments() -> AsyncIterator[None]:
-    """Short pauses, for as long as the test may run."""
+    """Yield every few milliseconds, until the caller leaves the loop."""
     while True:
         yield
         await asyncio.sleep(0.005)
 
 
 async def connections(connection: Any) -> list[int]:
-    """The processes that serve the stores of this database."""
+    """The backend process ids of this database's stores."""
     found = await connection.fetch(
         "select pid from pg_stat_activity where datname = current_database() and application_name = 'tenure'"
     )
@@ -126,7 +126,7 @@ async def connections(connection: Any) -> list[int]:
 
 
 async def end_backends(connection: Any) -> int:
-    """Terminate everything the stores have with this database; how many connections that were."""
+    """Terminate all of the stores' backends; how many there were."""
     pids = await connections(connection)
     await connection.execute("select pg_terminate_backend(pid) from unnest($1::integer[]) pid", pids)
     return len(pids)
@@ -162,7 +162,7 @@ async def test_a_transaction_that_waited_for_a_run_sees_its_changed_step(
 async def test_a_save_that_waited_for_a_run_checks_its_version_again(
     postgres_dsn: str, changing: bool
 ) -> None:
-    """Whether the run itself changes or is only expected to be where it was."""
+    """Whether the save changes the run or only expects its version."""
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         both = change(1, 0)
@@ -179,7 +179,7 @@ async def test_a_save_that_waited_for_a_run_checks_its_version_again(
 
 
 async def test_a_deadlock_is_a_conflict_that_wrote_nothing(postgres_dsn: str) -> None:
-    """We never lock out of order; somebody else may."""
+    """The store always locks in order; other clients may not."""
 
     def one_then_two() -> Transaction[Saved]:
         saved: Saved = yield change(1, 0)
@@ -188,7 +188,7 @@ async def test_a_deadlock_is_a_conflict_that_wrote_nothing(postgres_dsn: str) ->
 
     async with by_hand(postgres_dsn) as other:
         name = await other.fetchval("select current_database()")
-        # Who notices is who has to give way, and each side looks once: we, and not before the other one waits as well.
+        # The session that detects a deadlock is rolled back. Only the store's session may detect it, after the other one waits too.
         await other.execute(f"alter database {name} set deadlock_timeout = '500ms'")
         await other.execute("set deadlock_timeout = '1h'")
         async with opened(postgres_dsn) as store:
@@ -205,7 +205,7 @@ async def test_a_deadlock_is_a_conflict_that_wrote_nothing(postgres_dsn: str) ->
 
 
 async def test_saves_of_the_same_runs_on_many_lanes_never_deadlock(postgres_dsn: str) -> None:
-    """Rows are locked in id order whatever order they are given in; a lost race is a missing id, no error."""
+    """Rows are locked in id order whatever the order of the save. A lost race is a missing id, not an error."""
     chance = random.Random(7450)
     run_ids = list(range(1, 31))
 
@@ -223,7 +223,7 @@ async def test_saves_of_the_same_runs_on_many_lanes_never_deadlock(postgres_dsn:
                 rows={"event": [an_event(run_id, known[run_id] + 1) for run_id in mine]},
             )
             if chance.random() < 0.2:
-                batch.runs = batch.runs[:6]  # now it locks in a step of its own
+                batch.runs = batch.runs[:6]  # now the locks need their own step
                 batch.rows = {}
             saved = await save_on(store, lane, batch)
             wrote += len(saved.ids & {run.id for run in batch.runs})
@@ -298,7 +298,7 @@ async def test_an_interrupted_transaction_releases_its_locks(postgres_dsn: str) 
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            await other.execute("select from run where id = 1 for update")  # nobody holds it
+            await other.execute("select from run where id = 1 for update")  # the lock is free
         assert (await save(store, change(1, 0))).ids == {1}
 
 
@@ -346,7 +346,7 @@ async def test_a_single_save_that_is_cut_is_ambiguous(postgres_dsn: str) -> None
             await other.execute("select pg_terminate_backend($1)", await blocked_backend(other))
             with pytest.raises(AmbiguousCommit):
                 await waiting
-        assert await ask(store, "load_event_hashes", [(1, 1)]) == []  # it did not happen
+        assert await ask(store, "load_event_hashes", [(1, 1)]) == []  # the save was not committed
         assert (await save(store, change(1, 0), single=True)).ids == {1}
 
 
@@ -373,7 +373,7 @@ async def test_a_commit_with_a_lost_answer_is_proven_by_its_event(postgres_dsn: 
         opened(postgres_dsn) as witness,
     ):
         await make_runs(store, 1)
-        await save(store, change(1, 0), single=single)  # everything is prepared
+        await save(store, change(1, 0), single=single)  # all statements are prepared now
 
         def last_words() -> Transaction[Saved]:
             saved: Saved = yield change(1, 1)
@@ -430,7 +430,7 @@ async def test_a_server_that_does_not_come_back_is_unavailable() -> None:
 
 
 async def test_the_store_reconnects_to_a_server_that_stopped_answering(postgres_dsn: str) -> None:
-    """Half-open: no reset ever comes. What was under way as a commit is ambiguous, anything else is run again."""
+    """A half-open connection: no reset arrives. A running commit is ambiguous; anything else is repeated."""
     async with (
         Wire(postgres_dsn).strung() as wire,
         opened(wire.dsn, patience_seconds=0.2, silence_seconds=0.1) as store,
@@ -444,7 +444,7 @@ async def test_the_store_reconnects_to_a_server_that_stopped_answering(postgres_
             await save(store, change(1, 1))
         assert refused.value.code == "STORE_UNAVAILABLE"
         wire.unmute()
-        assert (await save(store, change(1, 2))).ids == {1}  # the ambiguous one did happen
+        assert (await save(store, change(1, 2))).ids == {1}  # the ambiguous save was committed
 
 
 async def test_closing_a_store_finishes_running_work_and_refuses_new_work(
@@ -476,7 +476,7 @@ async def test_closing_a_store_finishes_running_work_and_refuses_new_work(
 
 
 async def test_a_changed_type_does_not_break_prepared_statements(postgres_dsn: str) -> None:
-    """A migration of a later version went by."""
+    """A later version's migration has changed the table."""
     async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
         await make_runs(store, 1)
         for version, single in ((0, True), (1, False)):
@@ -556,7 +556,7 @@ async def test_connection_errors_never_show_the_password(postgres_dsn: str) -> N
 
 
 def _rows_of(run_id: int) -> dict[str, Row]:
-    """A row of every table a save may write."""
+    """One row of every table that a save may write."""
     rows: list[Row] = [
         a_spec(run_id, labels='{"new": true}'),
         a_ready_step(run_id, 0),
@@ -586,7 +586,7 @@ def test_the_samples_cover_every_table() -> None:
 
 @pytest.mark.parametrize("single", [True, False])
 async def test_a_save_may_combine_any_parts(postgres_dsn: str, single: bool) -> None:
-    """Its statement is composed of just these; what it does not name it does not touch."""
+    """The statement contains only the given parts and leaves all other rows unchanged."""
     chance = random.Random(7450)
     count: dict[str, int] = {}
     async with opened(postgres_dsn) as store:
@@ -604,14 +604,14 @@ async def test_a_save_may_combine_any_parts(postgres_dsn: str, single: bool) -> 
             if chance.random() < 0.3:
                 batch.delivered = [
                     (run_id, 1, 0)
-                ]  # of nothing yet: a row written by the same save is not deleted
+                ]  # the row does not exist yet: a save does not delete its own rows
             saved = await save(store, batch, single=single)
             assert saved.ids == {run_id}, sorted(tables)
             for table in (
                 "run",
                 "run_spec",
                 *(t for t in tables if t != "remote_lease"),
-            ):  # which is no run's own
+            ):  # which belongs to no run
                 count[table] = count.get(table, 0) + (table != "run_spec" or "run_spec" not in tables)
             count["run_spec"] = count["run"]
             assert await sizes(store) == count, sorted(tables)
@@ -653,7 +653,7 @@ def test_a_statement_is_composed_once_per_set_of_parts() -> None:
 
 
 def test_a_composed_save_is_named_queries_joined_as_they_are() -> None:
-    """But for the numbers of their parameters: whatever writes is in a .sql file, word by word."""
+    """Only the parameter numbers differ: every writing statement is in a .sql file."""
     texts = set(SQL.values())
     everything = frozenset({"run", "new_spec", "new_run", *TABLES, "feed", "delivered", "expected", "delete"})
     for parts in (
@@ -740,7 +740,7 @@ async def heard(store: PostgresStore, seconds: float = 5.0) -> bool:
 
 
 async def quiet(store: PostgresStore) -> None:
-    """Wait until the bell has rung for being connected, and for nothing else."""
+    """Wait for the wake-up of a new connection, and check that it is the only one."""
     assert await heard(store)
     assert not await heard(store, 0.05)
 
@@ -774,7 +774,7 @@ async def test_a_lost_listener_reconnects_and_polls_immediately(postgres_dsn: st
         await quiet(alice)
         await quiet(bob)
         assert await end_backends(other) >= 2
-        await quiet(bob)  # it may have missed something, so it rang by itself
+        await quiet(bob)  # a reconnect wakes, because notifications may have been missed
         await quiet(alice)
         await alice.notify_work()
         assert await heard(bob)

@@ -1,4 +1,4 @@
-"""The schema in PostgreSQL: made once however many ask, never changed behind our back, in nobody's way."""
+"""The schema in PostgreSQL: created once under concurrency, checked for changes, separate from other schemas."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def by_hand(dsn: str) -> AsyncIterator[Any]:
 
 
 async def refusal(store: PostgresStore) -> str:
-    """The code that opening it is refused with."""
+    """The error code that `open` raises."""
     with pytest.raises(TenureError) as refused:
         await store.open()
     return refused.value.code
@@ -63,7 +63,7 @@ async def test_columns_match_the_fields_of_the_rows_in_order(postgres_dsn: str) 
 
         for table, row in ROWS.items():
             assert await columns(table) == list(row.__struct_fields__), table
-            assert await columns(f"{table}_in") == list(row.__struct_fields__), f"what is sent of {table}"
+            assert await columns(f"{table}_in") == list(row.__struct_fields__), f"the input type of {table}"
         for table, row in query_registry.ROWS.items():
             assert await columns(table) == list(row.__struct_fields__), table
         changing = RunRow.__struct_fields__[RunRow.__struct_fields__.index("status") :]
@@ -159,7 +159,7 @@ async def test_several_schemas_and_user_tables_share_a_database(postgres_dsn: st
             assert await connection.fetchval("select count(*) from public.run") == 0
             await stores[0].notify_work()
             while await stores[1].wait_for_work(0.05):
-                pass  # it rings once by itself, for being connected; never for the other schema
+                pass  # one wake-up for the connection itself; none for the other schema
         finally:
             for store in stores:
                 await store.close()

@@ -1,4 +1,4 @@
-"""What was begun and can be neither skipped nor repeated is never begun again, whichever way it would be."""
+"""A step that has started and can be neither skipped nor repeated is never started again."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_step_with_an_open_start_mark_does_not_suspend(place: Place) -> 
         async with w.refuses("CHECKPOINT_OPEN") as told:
             await w.suspend(lease, reply.no)
         assert "checkpoint 'call'" in str(told.value)
-        await w.crash()  # nor where nothing but the database knows of the mark
+        await w.crash()  # the same if only the database knows the mark
         async with w.refuses("CHECKPOINT_OPEN") as told:
             await w.suspend(lease, reply.no)
         assert "checkpoint 'call'" in str(told.value)

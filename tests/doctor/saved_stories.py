@@ -1,4 +1,4 @@
-"""Stories put into a database."""
+"""Writes stories to a database."""
 
 from collections.abc import Generator
 from typing import Any
@@ -9,7 +9,7 @@ from tests.kernel.story import Story
 
 
 async def put(store: Store, *stories: Story) -> None:
-    """Write every row of these stories, as they are by now."""
+    """Write all rows of these stories."""
 
     def save() -> Generator[Query | Save, Any, Saved]:
         saved: Saved = yield _save(stories)

@@ -1,4 +1,4 @@
-"""Each invariant catches what breaks it: healthy runs are clean, and damaged ones are not."""
+"""Each invariant is violated by its damage: healthy runs are clean, damaged runs are not."""
 
 import copy
 from collections.abc import Callable
@@ -27,7 +27,7 @@ CASES: list[Any] = []
 
 
 def breaks(number: str, story: Callable[[], Story]) -> Callable[[Damage], Damage]:
-    """Register a damage to a healthy run, and the invariant that has to notice it."""
+    """Register a damage to a healthy run, and the invariant that must report it."""
 
     def register(damage: Damage) -> Damage:
         CASES.append(pytest.param(number, story, damage, id=f"{number}-{damage.__name__}"))
@@ -1433,7 +1433,7 @@ def a_receipt_of_another_tenant(bundle: RunDump) -> None:
 
 
 def artifact(bundle: RunDump, n: int, *, late: bool, events: int, seconds: float) -> ArtifactRow:
-    """A file of an attempt of `build`, recorded when the run had so many events."""
+    """An artifact of an attempt of `build`, recorded when the run had this many events."""
     held, run = attempt(bundle, "build", n), bundle.run
     row = ArtifactRow(
         run.id, "app.tar", held.idx, n, late, run.tenant, "build", held.owner, 1, "sha256:" + "0" * 64, "text/plain",

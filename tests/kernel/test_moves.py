@@ -1,6 +1,6 @@
-"""Every move from every place it starts at, and every path of a run, each walked by a story of its own.
+"""Every move from every state it starts in, and every path of a run, each with its own story.
 
-A move or path that is added to the tables without a story here fails: there is no way given to walk it.
+If a move or path is added to the tables without a story here, these tests fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVENT = c.WaitSpec(event="ping", within_seconds=50)
 
 
 def begin(*, kind: str = "work", needs_first: bool = False, **how: Any) -> Story:
-    """A run with the step `a` this is about, and `side` that goes its own way; `first` stands before `a`."""
+    """A run with the step `a` under test, an independent step `side`, and if needed a step `first` that `a` needs."""
     if kind == "approval":
         how["approval"] = GATE
     elif kind == "wait":
@@ -36,7 +36,7 @@ def begin(*, kind: str = "work", needs_first: bool = False, **how: Any) -> Story
     return Story(profile="agent-runs", plan=plan)
 
 
-# ------------------------------------------------------------------------------------ how to stand there
+# ------------------------------------------------------------------------------------ how to reach a state
 
 
 def leased(story: Story) -> None:
@@ -99,11 +99,11 @@ def at_its_end(story: Story) -> None:
 
 
 def nothing(story: Story) -> None:
-    """The step stands there by itself."""
+    """The step is in this state from the start."""
 
 
 def ready(story: Story) -> None:
-    """Free to be claimed; or, where each try has an input of its own, waiting for the second one's."""
+    """Ready to be claimed. If each try has its own input, ready to have the second one resolved."""
     if story.step("a").resolution == "due":
         story.resolve("a", each_try=True)
         story.claim("a")
@@ -128,7 +128,7 @@ PLACES: dict[JointState, tuple[dict[str, Any], Deed]] = {
     JointState("canceling", "canceling", "active"): ({}, canceling_active),
 }
 
-# --------------------------------------------------------------------------------------- how to move on
+# --------------------------------------------------------------------------------------- how to make a move
 
 
 def first_is_done(story: Story) -> None:
@@ -184,7 +184,7 @@ def refuse(story: Story) -> None:
 
 
 def close(story: Story) -> None:
-    """Without a lease a cancel closes; a lease is taken away when the run fails elsewhere."""
+    """Cancel a step without a lease; revoke a lease by failing the run."""
     if story.step("a").state in ("leased", "starting", "running", "uploading", "canceling"):
         side_fails(story)
     else:
@@ -264,7 +264,7 @@ def _short(place: JointState) -> str:
 
 
 def joint(story: Story) -> JointState:
-    """Where `a` stands."""
+    """The joint state of `a`."""
     step = story.step("a")
     if step.state == "ready":
         return JointState("ready", "queued")
@@ -304,7 +304,7 @@ def backing_off(*also: c.StepSpec, **how: Any) -> Story:
 
 
 def both(first: c.StepSpec) -> Story:
-    """A run with an open gate (or wait) and a backoff: the gate is what it shows."""
+    """A run with an open gate (or wait) and a backoff. Its status shows the gate."""
     story = backing_off(first)
     assert story.status in ("waiting_approval", "waiting_external")
     return story

@@ -1,4 +1,4 @@
-"""Steps with templates and conditions: never handed out before their input was made, never at all where they are skipped."""
+"""Steps with templates and conditions: never leased before their input is resolved, and never if they are skipped."""
 
 from __future__ import annotations
 

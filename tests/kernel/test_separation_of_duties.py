@@ -1,4 +1,4 @@
-"""Who stands behind a run: what feeds it besides requests, how many that may be, and who counts as one person."""
+"""Separation of duties: who is involved in a run, the limit of involved people, and which accounts count as one person."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT = c.StepSpec(name="news", kind="wait", wait=c.WaitSpec(event="news"))
 
 
 def told(story: Story, name: str, sender: str, involved: str = "") -> None:
-    """Somebody sends a signal."""
+    """Send a signal to the run."""
     context = c.Context(sender, "user", "x")
     story.do(
         c.DeliverEvent(run_id=story.run_id, name=name, event_id=name, context=context, involved=involved)
@@ -25,7 +25,7 @@ def told(story: Story, name: str, sender: str, involved: str = "") -> None:
 
 
 def refusal(story: Story, person: str) -> str | None:
-    """The code with which somebody's yes is refused; None: it counts."""
+    """The error code of this person's approval, or None if it counts."""
     try:
         story.approve("gate", by=person)
     except TenureError as refused:
@@ -41,7 +41,7 @@ def behind(story: Story) -> set[str]:
 def test_the_sender_of_a_signal_is_involved_once_a_wait_has_taken_it() -> None:
     story = Story(plan=[WAIT, GATE], profile="agent-runs")
     told(story, "other", "person:eve")
-    assert "person:eve" not in behind(story), "nobody has taken it"
+    assert "person:eve" not in behind(story), "no wait has taken the event"
     told(story, "news", "client:ci", involved="person:ada person:bob")
     assert {"client:ci", "person:ada", "person:bob"} <= behind(story)
     assert [refusal(story, f"person:{one}") for one in ("ada", "bob")] == ["APPROVER_IS_REQUESTER"] * 2
