@@ -19,7 +19,7 @@ from tests.conformance.world import Place
 T = TypeVar("T")
 
 
-class Faulty:
+class FaultyStore:
     """A real store whose transactions wait while `door` is closed, and fail before or after their commit if a test plants an error."""
 
     def __init__(self, inner: Any) -> None:
@@ -48,7 +48,7 @@ class Faulty:
         return result
 
 
-class Counting:
+class CountingStore:
     """A real store that counts the rows that its transactions read."""
 
     def __init__(self, inner: Any) -> None:
@@ -125,11 +125,11 @@ class HeldPostgres(PostgresStore):
         await super()._command(link, text)
 
 
-def held(place: Place) -> HeldSqlite | HeldPostgres:
+def store_with_hold(place: Place) -> HeldSqlite | HeldPostgres:
     return HeldSqlite(place.address) if place.kind == "sqlite" else HeldPostgres(place.address)
 
 
-async def waits_for_the_lock(place: Place, waiting: asyncio.Task[Any]) -> bool:
+async def waits_for_lock(place: Place, waiting: asyncio.Task[Any]) -> bool:
     """True if the task waits for the lock of a held commit; False if it finished without the lock."""
     if place.kind == "sqlite":
         for _ in range(100):  # SQLite refuses the second writer repeatedly meanwhile

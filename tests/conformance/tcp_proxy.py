@@ -11,7 +11,7 @@ SAVE_BYTES_MIN = 600
 """A message of this size contains rows to write."""
 
 
-class Wire:
+class TcpProxy:
     """Forwards bytes in both directions on 127.0.0.1 until a test interrupts it."""
 
     def __init__(self, dsn: str) -> None:
@@ -99,7 +99,7 @@ class Wire:
                     await end.wait_closed()
 
     @contextlib.asynccontextmanager
-    async def strung(self) -> AsyncIterator[Wire]:
+    async def serve(self) -> AsyncIterator[TcpProxy]:
         """Run the proxy until the end of the block."""
 
         def begin(near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:

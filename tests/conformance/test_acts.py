@@ -236,8 +236,8 @@ async def test_a_person_can_settle_an_unknown_receipt_after_its_run_has_ended(pl
     async with acting(place) as w:
         lease = await w.begin()
         reply = await w.intend(lease)
-        told = await w.settled(lease, reply.no, "unknown", settle_within_seconds=60.0)
-        await w.say(c.Suspend, lease, waits=(told.no,))
+        settled = await w.settled(lease, reply.no, "unknown", settle_within_seconds=60.0)
+        await w.say(c.Suspend, lease, waits=(settled.no,))
         assert await w.status(lease.run_id) == "waiting_approval"
         await w.later(61).sweep()
         assert (await w.run(lease.run_id)).reason == "RECEIPT_UNKNOWN"
@@ -382,8 +382,8 @@ async def test_explain_names_the_approver_that_an_act_waits_for(place: Place) ->
         await w.approve(lease.run_id, asked.no, by="person:bob", digest=act.digest.hex())
         lease = await w.claim()
         reply = await w.intend(lease, act=act, ruling=ASK, approval_no=asked.no)
-        told = await w.settled(lease, reply.no, "unknown")
-        await w.say(c.Suspend, lease, waits=(told.no,))
+        settled = await w.settled(lease, reply.no, "unknown")
+        await w.say(c.Suspend, lease, waits=(settled.no,))
         why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
         assert (why.reason, why.step) == ("receipt", "close/a#1")
         assert f"tenure receipts settle {ids.receipt_text(lease.run_id, reply.no or 0)} done" in why.text

@@ -142,9 +142,9 @@ async def test_a_step_has_120_seconds_and_a_run_600(place: Place) -> None:
 # ------------------------------------------------------------------------------------ the same on every store
 
 
-async def _a_long_story(place: Place) -> list[object]:
+async def _history_of_a_long_run(place: Place) -> list[object]:
     """One run that fails, loses a worker, waits and is canceled; its history without ids and times."""
-    told: list[object] = []
+    history: list[object] = []
     async with World(place, orchestrators=2) as w:
         other = w.through(1)
         run = await w.create(profile=AGR, plan=["a", gate(), "b"], input=b"{}")
@@ -167,19 +167,19 @@ async def _a_long_story(place: Place) -> list[object]:
         await w.complete(last, b"too late")
         for event in await w.events(run):
             body = decode_body(event)
-            told.append(
+            history.append(
                 (event.kind, event.actor, event.initiator, body.get("edges"), sorted(body.get("set", {})))
             )
-        told.append(await w.states(run))
-        told.append([(row.state, row.lease, row.owner) for row in await w.attempts(run)])
-        told.append(run_words(AGR, await w.events(run)))
-    return told
+        history.append(await w.states(run))
+        history.append([(row.state, row.lease, row.owner) for row in await w.attempts(run)])
+        history.append(run_words(AGR, await w.events(run)))
+    return history
 
 
 @pytest.mark.clause("AGR-12")
 async def test_every_store_records_the_same_story(tmp_path: Path, postgres_place: Place) -> None:
-    on_sqlite = await _a_long_story(Place("sqlite", str(tmp_path / "world.db")))
-    on_postgres = await _a_long_story(postgres_place)
+    on_sqlite = await _history_of_a_long_run(Place("sqlite", str(tmp_path / "world.db")))
+    on_postgres = await _history_of_a_long_run(postgres_place)
     assert on_sqlite == on_postgres
     assert on_sqlite[-1] == ["requested", "queued", "running", "failed"]
 

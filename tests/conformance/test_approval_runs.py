@@ -14,7 +14,7 @@ APR = "approval-runs"
 STATUSES = {"PENDING", "RUNNING", "WAITING_APPROVAL", "SUCCEEDED", "FAILED", "CANCELED"}
 
 
-async def live_every_life(w: World) -> list[int]:
+async def take_every_transition(w: World) -> list[int]:
     """Runs that together take every run and step transition of the tables."""
     runs = []
 
@@ -53,7 +53,7 @@ async def live_every_life(w: World) -> list[int]:
 @pytest.mark.clause("APR-01", "APR-02", "APR-03")
 async def test_runs_and_steps_take_exactly_the_transitions_of_the_tables(place: Place) -> None:
     async with World(place) as w:
-        runs = await live_every_life(w)
+        runs = await take_every_transition(w)
         lives = [run_words(APR, await w.events(run)) for run in runs]
         step_lives = [
             step_words(APR, await w.events(run), row.idx) for run in runs for row in await w.steps(run)

@@ -59,7 +59,7 @@ async def test_a_locked_claim_queue_yields_to_another_queue(postgres_dsn: str) -
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def window_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make the windows small, and record how many steps each query for candidates requests."""
     asked: list[int] = []
 
@@ -77,22 +77,24 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 FULL = [Cap("acme", "wf:full", max_concurrency=1)]
 
 
-async def test_a_claim_searches_past_a_full_workflow_up_to_a_limit(place: Place, looked: list[int]) -> None:
+async def test_a_claim_searches_past_a_full_workflow_up_to_a_limit(
+    place: Place, window_sizes: list[int]
+) -> None:
     async with World(place, caps=FULL) as w:
         full = await w.create(workflow="full", plan=[step(f"s{n}") for n in range(300)])
         first = await w.claim()
         assert first.run_id == full
         free = [await w.create(workflow="free", plan=["a"], priority=-n) for n in range(3)]
-        looked.clear()
+        window_sizes.clear()
         found: list[int] = []
         calls = 0
         while len(found) < 3:
             leases = await w.claims(limit=2)
             found += [lease.run_id for lease in leases]
             calls += 1
-            assert sum(looked) <= 5 * 3 * 8, "five tries of three windows of eight steps"
+            assert sum(window_sizes) <= 5 * 3 * 8, "five tries of three windows of eight steps"
             assert calls < 10
-            looked.clear()
+            window_sizes.clear()
         assert found == free
         assert calls > 2
         for _ in range(10):
@@ -103,15 +105,17 @@ async def test_a_claim_searches_past_a_full_workflow_up_to_a_limit(place: Place,
         )
 
 
-async def test_work_at_the_head_of_a_queue_is_found_immediately(place: Place, looked: list[int]) -> None:
+async def test_work_at_the_head_of_a_queue_is_found_immediately(
+    place: Place, window_sizes: list[int]
+) -> None:
     async with World(place, caps=FULL) as w:
         await w.create(workflow="full", plan=[step(f"s{n}") for n in range(40)])
         await w.claim()
         assert await w.claims() == []
         urgent = await w.create(workflow="free", plan=["a"], priority=5)
-        looked.clear()
+        window_sizes.clear()
         assert (await w.claim()).run_id == urgent
-        assert looked == [8]
+        assert window_sizes == [8]
 
 
 async def test_a_claim_does_not_confuse_a_run_with_a_deleted_run_of_the_same_id(place: Place) -> None:

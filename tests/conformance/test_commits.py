@@ -9,7 +9,7 @@ import pytest
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.run_rows import Cap
-from tests.conformance.faults import Faulty
+from tests.conformance.faults import FaultyStore
 from tests.conformance.world import Place, World
 
 
@@ -29,7 +29,7 @@ async def test_a_child_whose_id_is_taken_fails_and_its_parent_continues(place: P
 
 
 async def test_retention_keeps_the_outbox_and_the_idempotency_key_of_a_run(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         lease = await w.begin(profile="delta-ci")
         child = w.orchestrator.new_id("default")
@@ -38,7 +38,7 @@ async def test_retention_keeps_the_outbox_and_the_idempotency_key_of_a_run(place
         await w.suspend(lease, reply.no)
         await w.settle()
         work = await w.claim()
-        w.orchestrator.deliver = _nobody  # type: ignore[method-assign]  # the process dies after the commit
+        w.orchestrator.deliver = _deliver_nothing  # type: ignore[method-assign]  # the process dies after the commit
         await w.complete(work)
         await w.tell(c.SealRun, child)
         await w.tell(c.DeleteRun, child)
@@ -48,7 +48,7 @@ async def test_retention_keeps_the_outbox_and_the_idempotency_key_of_a_run(place
         assert await w.status(lease.run_id) == "succeeded"
 
 
-async def _nobody(rows: object, lacking: object = None) -> int:
+async def _deliver_nothing(rows: object, lacking: object = None) -> int:
     del rows, lacking
     return 0
 
@@ -93,7 +93,7 @@ async def test_a_cap_set_by_another_process_applies_to_new_runs(place: Place) ->
 
 
 async def test_a_command_that_the_store_rejects_fails_alone(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(8)]
         store.before.extend([RuntimeError("a defect")] * 2)
@@ -103,7 +103,7 @@ async def test_a_command_that_the_store_rejects_fails_alone(place: Place) -> Non
 
 
 async def test_a_pending_heartbeat_is_answered_when_its_orchestrator_stops(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         lease = await w.begin()
         store.door.clear()

@@ -237,8 +237,8 @@ async def test_a_step_knows_whether_it_has_checkpoints_not_how_many(place: Place
         await w.crash()
         assert (await w.step(resumed)).recorded is True
         assert (await w.claim()).recorded is True
-        told = b"".join(event.body for event in (await w.bundle(resumed)).events)
-        assert told.count(b'"recorded":true') == 1
+        bodies = b"".join(event.body for event in (await w.bundle(resumed)).events)
+        assert bodies.count(b'"recorded":true') == 1
         assert (await w.run(resumed)).checkpoints == 3, "the run counts its checkpoints"
 
 

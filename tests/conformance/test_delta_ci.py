@@ -17,7 +17,7 @@ from tests.profile_words import changes, document, edges, lives, run_words, step
 DCI = "delta-ci"
 
 
-async def every_run_life(w: World) -> list[int]:
+async def take_every_run_transition(w: World) -> list[int]:
     """Runs that together take the transitions 1 to 11."""
     runs = []
 
@@ -47,7 +47,7 @@ async def every_run_life(w: World) -> list[int]:
 @pytest.mark.clause("DCI-01", "DCI-02")
 async def test_runs_take_exactly_the_transitions_1_to_12_each_with_its_owner(place: Place) -> None:
     async with World(place) as w:
-        histories = [await w.events(run) for run in await every_run_life(w)]
+        histories = [await w.events(run) for run in await take_every_run_transition(w)]
         outcomes = {(await w.run(events[0].run_id)).status for events in histories}
     words = [run_words(DCI, events) for events in histories]
     shown = set().union(*map(changes, words))
@@ -338,7 +338,7 @@ async def test_the_first_heartbeat_starts_the_work_and_later_ones_only_extend(pl
         await w.complete(lease)
 
 
-async def every_job_life(w: World) -> list[int]:
+async def take_every_job_transition(w: World) -> list[int]:
     """Runs of one job that together take the transitions 1 to 11 of the job machine."""
     runs = []
 
@@ -378,7 +378,7 @@ async def every_job_life(w: World) -> list[int]:
 @pytest.mark.clause("DCI-07", "DCI-09")
 async def test_jobs_attempts_and_leases_take_their_transitions_and_no_others(place: Place) -> None:
     async with World(place) as w:
-        histories = [await w.events(run) for run in await every_job_life(w)]
+        histories = [await w.events(run) for run in await take_every_job_transition(w)]
         run = await w.create(profile=DCI, plan=["build"])
         await w.revoke(await w.claim(ack=False))
         await w.revoke(await w.claim())

@@ -16,7 +16,7 @@ from tenure.errors import TenureError
 from tenure.kernel.run_rows import Cap
 from tenure.orchestrator.sweeper import build_timer_command
 from tenure.store.sqlite import SqliteStore
-from tests.conformance.faults import Counting, Faulty, held, waits_for_the_lock
+from tests.conformance.faults import CountingStore, FaultyStore, store_with_hold, waits_for_lock
 from tests.conformance.world import BEGIN_US, Place, World, step
 
 
@@ -62,7 +62,7 @@ async def test_5_a_completion_stands_if_the_sweeper_read_before_it_committed(
 async def test_5_a_timeout_that_waits_behind_a_completion_sees_it(
     place: Place,
 ) -> None:
-    completing, sweeping = held(place), held(place)
+    completing, sweeping = store_with_hold(place), store_with_hold(place)
     async with World(place, stores=[completing, sweeping]) as w:
         sweeper = w.through(1)
         run = await sweeper.create(plan=["a"], profile="delta-ci")
@@ -74,7 +74,7 @@ async def test_5_a_timeout_that_waits_behind_a_completion_sees_it(
         w.at("10:01:01")
         (timer,) = await sweeper.read("due", w.now, 10)
         timeout = asyncio.create_task(sweeper.do(build_timer_command(timer)))
-        waited = await waits_for_the_lock(place, timeout)
+        waited = await waits_for_lock(place, timeout)
 
         completing.hold.go.set()
         assert waited
@@ -88,7 +88,7 @@ async def test_5_a_timeout_that_waits_behind_a_completion_sees_it(
 async def test_5_a_completion_that_waits_behind_a_timeout_is_refused(
     place: Place,
 ) -> None:
-    completing, sweeping = held(place), held(place)
+    completing, sweeping = store_with_hold(place), store_with_hold(place)
     async with World(place, stores=[completing, sweeping]) as w:
         sweeper = w.through(1)
         run = await w.create(plan=["a"], profile="delta-ci")
@@ -101,7 +101,7 @@ async def test_5_a_completion_that_waits_behind_a_timeout_is_refused(
 
         completing.shift_clock(-us(3))  # the completion was sent in time; only the fence can refuse it
         completion = asyncio.create_task(w.complete(lease, b"done"))
-        waited = await waits_for_the_lock(place, completion)
+        waited = await waits_for_lock(place, completion)
 
         sweeping.hold.go.set()
         assert waited
@@ -178,7 +178,7 @@ async def test_10_a_clock_that_steps_back_revokes_nothing_and_grants_nothing_twi
         await w.claim("bob")
         await w.at("10:01:01").sweep()
         lease = await w.claim("carol")
-        w.hand.move(-us(600))  # the clock shows 09:51 again
+        w.clock.move(-us(600))  # the clock shows 09:51 again
         await w.sweep()
         assert (await w.step(run, "a")).state == "running"  # carol still holds the lease
         assert await w.claims("dora") == []
@@ -191,7 +191,7 @@ async def test_10_a_clock_that_steps_back_revokes_nothing_and_grants_nothing_twi
         assert row.finished_at is not None
         assert row.started_at is not None
         assert row.finished_at >= row.started_at
-        w.hand.move(us(600))
+        w.clock.move(us(600))
 
 
 async def test_20_jitter_spreads_a_thousand_simultaneous_failures(place: Place) -> None:
@@ -218,7 +218,7 @@ async def test_27_a_tenant_with_ten_thousand_steps_does_not_starve_another_tenan
     place: Place, workspaces: int
 ) -> None:
     """The bound (docs/operating.md): one more step per workspace that has work. The rows that a claim reads are bounded too."""
-    store = Counting(place.store())
+    store = CountingStore(place.store())
     async with World(place, stores=[store]) as w:
         for n in range(workspaces):
             await w.create(tenant="a", workspace=f"w{n}", plan=["first", step("second")])
@@ -248,7 +248,7 @@ async def test_27_a_tenant_with_ten_thousand_steps_does_not_starve_another_tenan
 
 @pytest.mark.parametrize("code", ["STORE_FULL", "STORE_READ_ONLY"])
 async def test_29_a_store_that_cannot_write_refuses_and_recovers(place: Place, code: str) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], command_seconds=0.05) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()

@@ -18,7 +18,7 @@ from tests.profile_words import changes, document, run_words
 GWI = "git-with-intent"
 
 
-async def end_in_every_way(w: World) -> list[int]:
+async def take_every_transition(w: World) -> list[int]:
     """Runs that together take every transition of table 2.1, each run to its end before the next one starts."""
     runs = []
 
@@ -63,7 +63,7 @@ async def end_in_every_way(w: World) -> list[int]:
 @pytest.mark.clause("GWI-01", "GWI-02")
 async def test_runs_take_exactly_the_transitions_of_the_table_in_its_seven_states(place: Place) -> None:
     async with World(place) as w:
-        lives = [run_words(GWI, await w.events(run)) for run in await end_in_every_way(w)]
+        lives = [run_words(GWI, await w.events(run)) for run in await take_every_transition(w)]
     assert set().union(*map(changes, lives)) == document(GWI, "run")
     assert {word for life in lives for word in life} == {
         "pending", "running", "awaiting_approval", "waiting_external", "completed", "failed", "cancelled",
@@ -238,24 +238,24 @@ async def test_each_initiator_is_stored_as_given(place: Place, initiator: c.Init
 async def end_as(w: World, status: str) -> int:
     """A run that ended with this status and, unless it succeeded, with an open gate."""
     if status == "failed":
-        run = await w.create(profile=GWI, plan=[step("a"), gate_beside()])
+        run = await w.create(profile=GWI, plan=[step("a"), independent_gate()])
         await w.fail(await w.claim(), "TESTS_FAILED")
     elif status == "succeeded":
         run = await w.create(profile=GWI, plan=["a"])
         await w.work_off(run)
     elif status == "canceled":
-        run = await w.create(profile=GWI, plan=[step("a"), gate_beside()])
+        run = await w.create(profile=GWI, plan=[step("a"), independent_gate()])
         await w.cancel(run)
     else:
         run = await w.create(
-            profile=GWI, plan=[step("a"), gate_beside()], timeout_seconds=60, wall_clock=True
+            profile=GWI, plan=[step("a"), independent_gate()], timeout_seconds=60, wall_clock=True
         )
         await w.later(61).sweep()
     assert await w.status(run) == status
     return run
 
 
-def gate_beside() -> c.StepSpec:
+def independent_gate() -> c.StepSpec:
     return c.StepSpec(name="gate", kind="approval", needs=())
 
 

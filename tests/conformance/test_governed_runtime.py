@@ -88,7 +88,7 @@ async def test_an_effect_that_is_not_idempotent_does_not_start_twice(place: Plac
         assert await w.claims("carol") == []
 
 
-async def live_every_life(w: World) -> list[int]:
+async def take_every_transition(w: World) -> list[int]:
     """Runs that together take every transition of 2.1 and 2.2."""
     runs = []
 
@@ -126,7 +126,7 @@ async def live_every_life(w: World) -> list[int]:
 @pytest.mark.clause("GOV-05", "GOV-06")
 async def test_runs_and_steps_take_the_transitions_of_2_1_and_2_2(place: Place) -> None:
     async with World(place) as w:
-        runs = await live_every_life(w)
+        runs = await take_every_transition(w)
         lives = [run_words(GOV, await w.events(run)) for run in runs]
         steps = [step_words(GOV, await w.events(run), row.idx) for run in runs for row in await w.steps(run)]
     shown = set().union(*map(changes, lives))

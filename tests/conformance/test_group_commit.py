@@ -19,8 +19,8 @@ from tenure.kernel.run_rows import AttemptRow, Cap, CheckpointRow
 from tenure.orchestrator import batch, outbox
 from tenure.store.port import AmbiguousCommit, WriteConflict
 from tenure.worker.work_source import LocalWorkSource
-from tests.conformance.faults import Faulty, HeldPostgres, held, waits_for_the_lock
-from tests.conformance.worker_processes import crowd
+from tests.conformance.faults import FaultyStore, HeldPostgres, store_with_hold, waits_for_lock
+from tests.conformance.worker_processes import run_worker_processes
 from tests.conformance.world import Place, World, step
 
 # -------------------------------------------------------------------------------------- lock, then load
@@ -28,8 +28,8 @@ from tests.conformance.world import Place, World, step
 
 @pytest.mark.parametrize("late", ["fail", "claim", "cancel"])
 async def test_a_batch_blocked_on_a_run_decides_on_the_changed_step(place: Place, late: str) -> None:
-    first = held(place)
-    async with World(place, stores=[first, held(place)]) as w:
+    first = store_with_hold(place)
+    async with World(place, stores=[first, store_with_hold(place)]) as w:
         run = await w.create(plan=[step("one"), step("two", "one")])
         lease = await w.claim()
         first.hold.armed = True
@@ -43,7 +43,7 @@ async def test_a_batch_blocked_on_a_run_decides_on_the_changed_step(place: Place
             "cancel": c.RequestCancel(run_id=run),
         }
         blocked = asyncio.create_task(other.do(commands[late]))
-        waited = await waits_for_the_lock(place, blocked)
+        waited = await waits_for_lock(place, blocked)
 
         first.hold.go.set()
         assert waited
@@ -102,13 +102,13 @@ async def test_two_orchestrators_on_the_same_runs_answer_what_the_database_has(
         }  # fmt: skip
         codes: set[str] = set()
         granted: list[tuple[int, int, int]] = []
-        told: dict[str, list[tuple[int, int, int]]] = {"succeeded": [], "failed": [], "released": []}
+        answered: dict[str, list[tuple[int, int, int]]] = {"succeeded": [], "failed": [], "released": []}
         labeled: list[int] = []
 
         async def end(state: str, say: Callable[[Lease], Awaitable[LeaseReply]]) -> None:
             lease = leases.pop(dice.randrange(len(leases)))
             assert (await say(lease)).state == "ok"
-            told[state].append((lease.run_id, lease.idx, lease.n))
+            answered[state].append((lease.run_id, lease.idx, lease.n))
 
         async def hammer(number: int) -> None:
             mine = w.through(number)
@@ -140,7 +140,7 @@ async def test_two_orchestrators_on_the_same_runs_answer_what_the_database_has(
         await w.settle()
         attempts = [row for run in runs for row in await w.attempts(run)]
         assert sorted((row.run_id, row.idx, row.n) for row in attempts) == sorted(granted)
-        for state, keys in told.items():
+        for state, keys in answered.items():
             assert keys, f"no step was {state}"
             there = [(row.run_id, row.idx, row.n) for row in attempts if row.state == state]
             assert sorted(there) == sorted(keys), state
@@ -152,11 +152,11 @@ async def test_two_orchestrators_on_the_same_runs_answer_what_the_database_has(
 @pytest.mark.clause("GOV-09", "GOV-12")
 async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place) -> None:
     async with World(place, caps=[Cap("acme", "", max_concurrency=5)]) as w:
-        w.hand.set(HostClock().now_us())  # these processes use the real clock
+        w.clock.set(HostClock().now_us())  # these processes use the real clock
         runs = [
             await w.create(plan=[step(f"s{n}") for n in range(10)], profile="delta-ci") for _ in range(10)
         ]
-        got = await crowd(place, processes=8, limit=3)
+        got = await run_worker_processes(place, processes=8, limit=3)
         assert len(got) == len(set(got)) == 100  # no step was leased twice
         attempts = [row for run in runs for row in await w.attempts(run)]
         assert [await w.status(run) for run in runs] == ["succeeded"] * 10
@@ -166,9 +166,9 @@ async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place)
 
 @pytest.mark.clause("GOV-12")
 async def test_two_simultaneous_claims_do_not_exceed_a_cap(place: Place) -> None:
-    first = held(place)
+    first = store_with_hold(place)
     caps = [Cap("acme", "", max_concurrency=1)]
-    async with World(place, stores=[first, held(place)], caps=caps) as w:
+    async with World(place, stores=[first, store_with_hold(place)], caps=caps) as w:
         runs = [await w.create(plan=["a"], profile="delta-ci") for _ in range(2)]
         first.hold.armed = True
         taking = asyncio.create_task(w.claims("bob"))
@@ -176,7 +176,7 @@ async def test_two_simultaneous_claims_do_not_exceed_a_cap(place: Place) -> None
             first.hold.reached.wait()
         )  # one claim is granted but not committed, so no other claim can count it yet
         other = asyncio.create_task(w.through(1).claims("carol"))
-        waited = await waits_for_the_lock(place, other)
+        waited = await waits_for_lock(place, other)
         first.hold.go.set()
         assert waited
         (lease,) = await taking
@@ -202,9 +202,9 @@ def most_at_once(attempts: list[AttemptRow]) -> int:
 @pytest.mark.clause("GOV-09")
 async def test_one_of_several_processes_wins_the_race_for_each_step(place: Place) -> None:
     async with World(place) as w:
-        w.hand.set(HostClock().now_us())
+        w.clock.set(HostClock().now_us())
         runs = [await w.create(plan=["only"], profile="delta-ci") for _ in range(60)]
-        got = await crowd(place, processes=4, limit=1)
+        got = await run_worker_processes(place, processes=4, limit=1)
         assert sorted(run for run, _, _ in got) == sorted(runs)
         assert {n for _, _, n in got} == {1}
 
@@ -212,7 +212,7 @@ async def test_one_of_several_processes_wins_the_race_for_each_step(place: Place
 # --------------------------------------------------------------------------------------- ambiguous commits
 
 
-async def everything(w: World, store: Faulty, faults: Any) -> int:
+async def run_with_faults(w: World, store: FaultyStore, faults: Any) -> int:
     """Run one run to its end with a fault at each commit; the run's id."""
     faults(store)
     run = await w.create(plan=["a"], idempotency_key="once", request_hash=b"h")
@@ -238,7 +238,7 @@ async def everything(w: World, store: Faulty, faults: Any) -> int:
 async def test_a_connection_cut_around_the_commit_leaves_one_effect_and_a_true_answer(
     place: Place, moment: str
 ) -> None:
-    def faults(store: Faulty) -> None:
+    def faults(store: FaultyStore) -> None:
         if moment.startswith("before"):
             store.before.append(AmbiguousCommit("cut"))
         if moment in ("after", "before, then after", "after twice"):
@@ -246,9 +246,9 @@ async def test_a_connection_cut_around_the_commit_leaves_one_effect_and_a_true_a
         if moment == "after twice":
             store.after.append(AmbiguousCommit("cut"))
 
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
-        run = await everything(w, store, faults)
+        run = await run_with_faults(w, store, faults)
         row = await w.run(run)
         assert (row.status, row.steps_done) == ("succeeded", 2)
         assert await w.kinds(run) == [
@@ -258,7 +258,7 @@ async def test_a_connection_cut_around_the_commit_leaves_one_effect_and_a_true_a
 
 
 async def test_each_command_of_a_cut_batch_gets_its_own_answer(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(20)]
         leases = {lease.run_id: lease for lease in await w.claims(limit=20)}
@@ -270,7 +270,7 @@ async def test_each_command_of_a_cut_batch_gets_its_own_answer(place: Place) -> 
 
 
 async def test_the_leases_of_a_cut_claim_expire_unused(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"], profile="delta-ci")
         store.after.append(AmbiguousCommit("cut"))
@@ -285,7 +285,7 @@ async def test_the_leases_of_a_cut_claim_expire_unused(place: Place) -> None:
 
 
 async def test_a_cut_deletion_is_answered_correctly(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"])
         await w.cancel(run)
@@ -404,7 +404,7 @@ async def test_a_backend_terminated_around_commit_leaves_one_effect(postgres_pla
 
 @pytest.mark.parametrize("lanes", [1, 2])
 async def test_a_full_queue_refuses_and_accepts_waiting_commands_later(place: Place, lanes: int) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], queue_max=6, lanes=lanes) as w:
         runs = [await w.create(plan=["a"]) for _ in range(4)]
         store.door.clear()
@@ -428,7 +428,7 @@ async def test_a_full_queue_refuses_and_accepts_waiting_commands_later(place: Pl
 
 
 async def test_a_waiting_command_is_accepted_after_several_lanes_emptied_the_queue(place: Place) -> None:
-    store = Faulty(place.store())  # its transactions are not inline, so every command is queued
+    store = FaultyStore(place.store())  # its transactions are not inline, so every command is queued
     async with World(place, stores=[store], queue_max=6, lanes=2, command_seconds=3) as w:
         runs: dict[int, int] = {}
         while len(runs) < 2:  # one run for each lane
@@ -444,7 +444,7 @@ async def test_a_waiting_command_is_accepted_after_several_lanes_emptied_the_que
 
 
 async def test_messages_of_a_lease_keep_their_order_if_the_queue_is_full(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], queue_max=3, lanes=1) as w:
         lease = await w.begin()
         unused: Any = None
@@ -456,15 +456,15 @@ async def test_messages_of_a_lease_keep_their_order_if_the_queue_is_full(place: 
         ):  # like `tenure.map` over many items: messages are sent without waiting for answers
             if number == 20:
                 store.door.set()
-            said = c.RecordCheckpoint(
+            message = c.RecordCheckpoint(
                 run_id=lease.run_id,
                 idx=lease.idx,
                 n=lease.n,
                 seq=100 + number,
                 name=f"step-{number}",
-                context=c.Context("w_runner", "system", f"said-{number}"),
+                context=c.Context("w_runner", "system", f"message-{number}"),
             )
-            answers.append(work_source.submit(said))
+            answers.append(work_source.submit(message))
             await asyncio.sleep(0)
         await asyncio.gather(*answers)
         rows: list[CheckpointRow] = await w.read("checkpoints_of", lease.run_id)
@@ -475,7 +475,7 @@ async def test_messages_of_a_lease_keep_their_order_if_the_queue_is_full(place: 
 
 
 async def test_every_command_gets_one_result_or_one_error(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(10)]
         store.door.clear()
@@ -494,11 +494,11 @@ async def test_every_command_gets_one_result_or_one_error(place: Place) -> None:
         store.door.set()
         answers = await asyncio.gather(*futures, return_exceptions=True)
         for n in range(10):
-            paused, canceled, late, labeled, event, nobody = answers[6 * n : 6 * n + 6]
+            paused, canceled, late, labeled, event, missing = answers[6 * n : 6 * n + 6]
             assert paused == {"paused": True, "again": False}
             assert canceled == {"status": "canceled", "again": False}
             assert labeled == {"labels": "{}", "metadata": "{}"}
-            codes = [error.code for error in (late, event, nobody) if isinstance(error, TenureError)]
+            codes = [error.code for error in (late, event, missing) if isinstance(error, TenureError)]
             assert codes == ["RUN_TERMINAL_STATE", "RUN_TERMINAL_STATE", "RUN_NOT_FOUND"]
 
 
@@ -539,7 +539,7 @@ async def test_a_command_that_only_this_database_refuses_fails_alone(
     """A defect in our checks lets a value through that a CHECK constraint refuses. The rest of the batch must succeed."""
     monkeypatch.setattr(plans, "step_problems", lambda *_: [])
     plans._checked.cache_clear()
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         requests = [w.request(plan=["a"]) for _ in range(50)]
         spoiled = w.request(plan=[step("a", retries=-5)])  # fewer than one attempt
@@ -558,7 +558,7 @@ async def test_a_command_that_only_this_database_refuses_fails_alone(
 
 
 async def test_commands_wait_during_an_outage_of_the_store_and_succeed_afterwards(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()
@@ -571,7 +571,7 @@ async def test_commands_wait_during_an_outage_of_the_store_and_succeed_afterward
 
 
 async def test_a_long_outage_is_reported_and_nothing_is_done_twice(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], command_seconds=0.05) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()

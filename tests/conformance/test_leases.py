@@ -100,12 +100,12 @@ async def test_a_claim_names_its_queue(place: Place) -> None:
 async def test_another_tenants_run_looks_like_a_missing_run(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"], tenant="acme")
-        said = set()
+        messages = set()
         for run_id, tenant in ((run, "other"), (run + 1, "acme")):
             async with w.refuses("RUN_NOT_FOUND") as refusal:
                 await w.do(c.RequestCancel(run_id=run_id, tenant=tenant))
-            said.add(str(refusal.value).split("run_")[0])
-        assert len(said) == 1
+            messages.add(str(refusal.value).split("run_")[0])
+        assert len(messages) == 1
         assert (await w.do(c.RequestCancel(run_id=run, tenant="acme")))["status"] == "canceled"
 
 
@@ -176,32 +176,32 @@ async def test_no_claim_is_woken_for_a_step_that_its_creator_leased(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:
-        told = 0
+        notified = 0
 
         async def notify_work() -> None:
-            nonlocal told
-            told += 1
+            nonlocal notified
+            notified += 1
 
         monkeypatch.setattr(w.stores[0], "notify_work", notify_work)
         await w.begin(plan=["a"])
         await w.settle()
-        assert told == 0
+        assert notified == 0
         await w.begin(plan=[step("a"), step("b")])  # step b is open to every worker
         await w.settle()
-        assert told == 1
+        assert notified == 1
 
 
 async def test_a_lost_wake_up_only_delays_the_work(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         for store in w.stores:
-            store.wait_for_work = _deaf
+            store.wait_for_work = _never_woken
         waiting = asyncio.create_task(w.through(1).claims("bob", wait_seconds=50))
         await asyncio.sleep(0)
         run = await w.create(plan=["a"])
         assert [lease.run_id for lease in await waiting] == [run]  # found by the poll
 
 
-async def _deaf(timeout_s: float) -> bool:
+async def _never_woken(timeout_s: float) -> bool:
     await asyncio.Event().wait()
     return True
 

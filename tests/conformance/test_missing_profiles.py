@@ -23,12 +23,12 @@ from tenure.orchestrator.sweeper import Sweeper
 from tenure.reads.runs import RunReader
 from tests.conformance.test_schedules import HOUR_US, hourly, put, row, slots
 from tests.conformance.world import BEGIN_US, Place, World, gate, pause
-from tests.profiles.custom import OURS, bring, having
+from tests.profiles.custom import OURS, profiles_in_use, use_profiles
 
 
 @pytest.fixture(autouse=True)
 def _ours() -> Iterator[None]:
-    with having(OURS):
+    with profiles_in_use(OURS):
         yield
 
 
@@ -44,7 +44,7 @@ async def test_commands_on_a_run_with_an_unknown_profile_are_refused_as_retryabl
     async with World(place) as w:
         lease = await w.begin(profile="ours")
         run = lease.run_id
-        bring()
+        use_profiles()
         async with w.refuses("PROFILE_NOT_HERE") as refusal:
             await w.cancel(run)
         assert "'ours'" in refusal.value.message
@@ -56,7 +56,7 @@ async def test_commands_on_a_run_with_an_unknown_profile_are_refused_as_retryabl
             "PROFILE_NOT_FOUND"
         ):  # for a new run, an unknown profile is the caller's mistake
             await w.create(profile="ours")
-        bring(OURS)
+        use_profiles(OURS)
         await w.complete(lease, seq=1)
         assert await w.status(run) == "succeeded"
 
@@ -65,7 +65,7 @@ async def test_other_runs_of_the_batch_are_decided(place: Place) -> None:
     async with World(place) as w:
         theirs = await w.create(profile="ours")
         mine = [await w.create() for _ in range(5)]
-        bring()
+        use_profiles()
         answers = await asyncio.gather(
             *(w.cancel(run) for run in (*mine[:2], theirs, *mine[2:])), return_exceptions=True
         )
@@ -78,9 +78,9 @@ async def test_a_claim_skips_a_run_with_an_unknown_profile(place: Place) -> None
     async with World(place) as w:
         theirs = [await w.create(profile="ours", priority=9, plan=["a", "b"]) for _ in range(3)]
         mine = await w.create()
-        bring()
+        use_profiles()
         assert [lease.run_id for lease in await w.claims(limit=2)] == [mine]
-        bring(OURS)
+        use_profiles(OURS)
         other = await w.crash()  # a process that has the profile
         assert {lease.run_id for lease in await other.claims(limit=9)} == set(theirs)
 
@@ -92,14 +92,14 @@ async def test_a_sweep_skips_a_run_with_an_unknown_profile(
     async with World(place) as w:
         theirs = [await w.create(profile="ours", plan=[pause(within_seconds=10)]) for _ in range(5)]
         mine = await w.create(plan=[pause(within_seconds=20)])
-        bring()
+        use_profiles()
         sweeping = Sweeper(w.later(21).orchestrator)
         found = [await sweeping.sweep() for _ in range(4)]
         # Skipped timers do not count: a round that only skips is not followed immediately by the next one.
         assert found == [0, 0, 1, 0]
         assert await w.status(mine) == "succeeded"
         assert {await w.status(run) for run in theirs} == {"waiting_external"}
-        bring(OURS)
+        use_profiles(OURS)
         await w.sweep()  # as another process that has the profile
         assert {await w.status(run) for run in theirs} == {"succeeded"}
         assert await sweeping.sweep() == 0
@@ -118,7 +118,7 @@ async def test_its_outbox_rows_are_kept_for_another_process(
         await w.settle()
         assert reply.no is not None
         await w.suspend(lease, reply.no)
-        bring()
+        use_profiles()
         await w.complete(
             await w.claim("kid"), b"done"
         )  # its parent has to be notified, but this process lacks the parent's profile
@@ -134,7 +134,7 @@ async def test_its_outbox_rows_are_kept_for_another_process(
         assert [await sweeping.sweep() for _ in range(3)] == [0, 1, 0]
         assert await w.status(other) == "queued"
         assert await w.status(lease.run_id) == "waiting_external"
-        bring(OURS)
+        use_profiles(OURS)
         await w.sweep()
         assert (await w.step(lease.run_id)).state == "ready"
         monkeypatch.undo()
@@ -156,11 +156,11 @@ async def test_a_child_with_an_unknown_profile_is_created_by_another_process(
         await w.wait(lease, "kid", child=start)
         await w.settle()
         monkeypatch.undo()
-        bring()
+        use_profiles()
         await w.later(3).sweep()
         assert child not in await w.run_ids()
         assert [wait.state for wait in await w.waits(lease.run_id)] == ["open"]
-        bring(OURS)
+        use_profiles(OURS)
         await w.sweep()
         assert (await w.run(child)).profile == "ours"
 
@@ -172,11 +172,11 @@ async def test_a_schedule_with_an_unknown_profile_stays_due(
     async with World(place) as w:
         await put(w, hourly(name="theirs", profile="ours", catch_up="all"))
         await put(w, hourly(next_at=BEGIN_US + HOUR_US + us(1)))
-        bring()
+        use_profiles()
         scheduler = Scheduler(w.at("11:00:02").orchestrator)
         assert [await scheduler.look() for _ in range(3)] == [0, 1, 0]
         assert (await row(w, "theirs")).next_at == BEGIN_US + HOUR_US
-        bring(OURS)
+        use_profiles(OURS)
         assert await Scheduler(w.orchestrator).look() == 1
         assert len(await slots(w)) == 2
 
@@ -185,7 +185,7 @@ async def test_a_run_with_an_unknown_profile_is_shown_in_the_kernels_words(place
     async with World(place) as w:
         theirs = await w.create(profile="ours", plan=["build", "test"])
         mine = await w.create(profile="approval-runs", plan=["build"])
-        bring()
+        use_profiles()
         views = RunReader(w.store, "acme")
         lines = {line.profile: line.shown for line in await views.list_runs("acme")}
         assert lines == {"ours": "queued", "approval-runs": "PENDING"}
@@ -202,7 +202,7 @@ async def test_the_doctor_examines_runs_with_unknown_profiles(place: Place) -> N
         await w.cancel(lease.run_id)
         await w.later(3600).create()
         late = (await examine_database(w.store, settled=True)).violations
-        bring()
+        use_profiles()
         found = await examine_database(w.store, settled=True)
         # The profile limits how long a cancel may take, so a process without the profile cannot report this one.
         assert [v.number for v in late if v not in found.violations] == ["I49"]

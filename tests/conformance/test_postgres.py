@@ -41,7 +41,7 @@ from tests.conformance.samples import (
     an_outbox_row,
 )
 from tests.conformance.stores import ask, create, save, sizes
-from tests.conformance.tcp_proxy import Wire
+from tests.conformance.tcp_proxy import TcpProxy
 from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 FOREVER_US = 1 << 62
@@ -60,7 +60,7 @@ async def opened(dsn: str, **how: Any) -> AsyncIterator[PostgresStore]:
 
 
 @asynccontextmanager
-async def by_hand(dsn: str) -> AsyncIterator[Any]:
+async def connect_directly(dsn: str) -> AsyncIterator[Any]:
     """A separate connection that sees our tables."""
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "tenure"})
     try:
@@ -145,7 +145,7 @@ async def test_a_transaction_that_waited_for_a_run_sees_its_changed_step(
         steps = yield Query("load_steps", [(1, 0)])
         return runs[0], steps[0]
 
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await create(store, a_run(1), a_spec(1), a_ready_step(1, 0))
         async with other.transaction():
             await other.execute("select from run where id = 1 for update")
@@ -163,7 +163,7 @@ async def test_a_save_that_waited_for_a_run_checks_its_version_again(
     postgres_dsn: str, changing: bool
 ) -> None:
     """Whether the save changes the run or only expects its version."""
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         both = change(1, 0)
         both.expect.append((2, 0, None))
@@ -186,7 +186,7 @@ async def test_a_deadlock_is_a_conflict_that_wrote_nothing(postgres_dsn: str) ->
         yield Query("lock_runs", [(2,)])
         return saved
 
-    async with by_hand(postgres_dsn) as other:
+    async with connect_directly(postgres_dsn) as other:
         name = await other.fetchval("select current_database()")
         # The session that detects a deadlock is rolled back. Only the store's session may detect it, after the other one waits too.
         await other.execute(f"alter database {name} set deadlock_timeout = '500ms'")
@@ -243,7 +243,7 @@ async def test_saves_of_the_same_runs_on_many_lanes_never_deadlock(postgres_dsn:
 
 
 async def test_locking_free_runs_skips_locked_runs(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2, 3)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
@@ -253,7 +253,7 @@ async def test_locking_free_runs_skips_locked_runs(postgres_dsn: str) -> None:
 
 
 async def test_a_tenant_lock_lasts_until_the_commit(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         query = "select pg_advisory_xact_lock(hashtextextended('acme', 7450))"
         async with other.transaction():
             await other.execute(query)
@@ -272,7 +272,7 @@ async def ask_on(store: PostgresStore, lane: int, name: str, rows: list[tuple[An
 
 
 async def test_a_lock_that_is_never_released_is_reported_as_a_busy_store(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn, patience_seconds=0.2) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn, patience_seconds=0.2) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         async with other.transaction():
             await other.execute("select from run where id = 1 for update")
@@ -289,7 +289,7 @@ async def test_an_interrupted_transaction_releases_its_locks(postgres_dsn: str) 
         runs: list[RunRow] = yield Query("lock_runs", [(2,)])
         return runs
 
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
@@ -306,7 +306,7 @@ async def test_an_interrupted_transaction_releases_its_locks(postgres_dsn: str) 
 
 
 async def test_idle_connections_that_were_closed_are_replaced_silently(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         assert await versions(store, 1) == [0]
         assert await end_backends(other) >= 2
@@ -326,7 +326,7 @@ async def test_a_transaction_cut_before_its_commit_is_repeated(postgres_dsn: str
         saved: Saved = yield change(1, 0)
         return saved
 
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
@@ -338,7 +338,7 @@ async def test_a_transaction_cut_before_its_commit_is_repeated(postgres_dsn: str
 
 
 async def test_a_single_save_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         async with other.transaction():
             await other.execute("select from run where id = 1 for update")
@@ -351,7 +351,7 @@ async def test_a_single_save_that_is_cut_is_ambiguous(postgres_dsn: str) -> None
 
 
 async def test_a_commit_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         await other.execute("""
             create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(30); return new; end';
@@ -368,14 +368,14 @@ async def test_a_commit_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
 @pytest.mark.parametrize("single", [True, False])
 async def test_a_commit_with_a_lost_answer_is_proven_by_its_event(postgres_dsn: str, single: bool) -> None:
     async with (
-        Wire(postgres_dsn).strung() as wire,
+        TcpProxy(postgres_dsn).serve() as wire,
         opened(wire.dsn) as store,
         opened(postgres_dsn) as witness,
     ):
         await make_runs(store, 1)
         await save(store, change(1, 0), single=single)  # all statements are prepared now
 
-        def last_words() -> Transaction[Saved]:
+        def save_then_cut() -> Transaction[Saved]:
             saved: Saved = yield change(1, 1)
             wire.cut_before_an_answer()
             return saved
@@ -383,7 +383,7 @@ async def test_a_commit_with_a_lost_answer_is_proven_by_its_event(postgres_dsn: 
         if single:
             wire.cut_before_an_answer()
         with pytest.raises(AmbiguousCommit):
-            await (save(store, change(1, 1), single=True) if single else store.transact(last_words))
+            await (save(store, change(1, 1), single=True) if single else store.transact(save_then_cut))
         found: list[Any] = []
         async for _ in moments():
             if found := await ask(witness, "load_event_hashes", [(1, 2)]):
@@ -432,7 +432,7 @@ async def test_a_server_that_does_not_come_back_is_unavailable() -> None:
 async def test_the_store_reconnects_to_a_server_that_stopped_answering(postgres_dsn: str) -> None:
     """A half-open connection: no reset arrives. A running commit is ambiguous; anything else is repeated."""
     async with (
-        Wire(postgres_dsn).strung() as wire,
+        TcpProxy(postgres_dsn).serve() as wire,
         opened(wire.dsn, patience_seconds=0.2, silence_seconds=0.1) as store,
     ):
         await make_runs(store, 1)
@@ -450,7 +450,7 @@ async def test_the_store_reconnects_to_a_server_that_stopped_answering(postgres_
 async def test_closing_a_store_finishes_running_work_and_refuses_new_work(
     postgres_dsn: str,
 ) -> None:
-    async with by_hand(postgres_dsn) as other:
+    async with connect_directly(postgres_dsn) as other:
         store = PostgresStore(postgres_dsn)
         await store.migrate()
         await store.open()
@@ -477,7 +477,7 @@ async def test_closing_a_store_finishes_running_work_and_refuses_new_work(
 
 async def test_a_changed_type_does_not_break_prepared_statements(postgres_dsn: str) -> None:
     """A later version's migration has changed the table."""
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         for version, single in ((0, True), (1, False)):
             await save(store, change(1, version), single=single)
@@ -493,7 +493,7 @@ async def test_a_changed_type_does_not_break_prepared_statements(postgres_dsn: s
 
 
 async def test_a_refusal_of_the_server_has_a_code_and_leaves_the_lane_usable(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         await other.execute(
             "create function refuse() returns trigger language plpgsql as"
@@ -529,7 +529,7 @@ async def test_a_refusal_of_the_server_has_a_code_and_leaves_the_lane_usable(pos
 
 
 async def test_a_read_only_database_is_reported(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         name = await other.fetchval("select current_database()")
         await other.execute(f"alter database {name} set default_transaction_read_only = on")
@@ -672,7 +672,7 @@ def test_a_composed_save_is_named_queries_joined_as_they_are() -> None:
 
 
 async def test_time_comes_from_the_server_and_can_be_shifted_in_tests(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
 
         async def server_us() -> int:
             return int(await other.fetchval("select extract(epoch from clock_timestamp()) * 1000000"))
@@ -715,7 +715,7 @@ async def test_an_estimated_time_may_be_off_by_a_second(postgres_dsn: str, by_se
 async def test_a_save_whose_estimate_became_wrong_is_rolled_back(
     postgres_dsn: str,
 ) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         late = change(1, 0)
         late.expect.append((2, 0, None))
@@ -735,31 +735,31 @@ async def test_a_save_whose_estimate_became_wrong_is_rolled_back(
 # ------------------------------------------------------------------------------------------- wake-ups
 
 
-async def heard(store: PostgresStore, seconds: float = 5.0) -> bool:
+async def woken(store: PostgresStore, seconds: float = 5.0) -> bool:
     return await store.wait_for_work(seconds)
 
 
-async def quiet(store: PostgresStore) -> None:
+async def take_first_wake_up(store: PostgresStore) -> None:
     """Wait for the wake-up of a new connection, and check that it is the only one."""
-    assert await heard(store)
-    assert not await heard(store, 0.05)
+    assert await woken(store)
+    assert not await woken(store, 0.05)
 
 
 async def test_new_work_notifies_other_processes_only(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as alice, opened(postgres_dsn) as bob:
-        await quiet(alice)
-        await quiet(bob)
-        waiting = [asyncio.create_task(heard(bob)) for _ in range(2)]
+        await take_first_wake_up(alice)
+        await take_first_wake_up(bob)
+        waiting = [asyncio.create_task(woken(bob)) for _ in range(2)]
         await asyncio.sleep(0)
         await alice.notify_work()
         assert [await waiter for waiter in waiting] == [True, True]
-        assert not await heard(alice, 0.05)
+        assert not await woken(alice, 0.05)
 
 
 async def test_notifications_within_milliseconds_are_merged(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as alice, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as alice, connect_directly(postgres_dsn) as other:
         notes: list[Any] = []
-        await quiet(alice)
+        await take_first_wake_up(alice)
         await other.add_listener("tenure_work", lambda *note: notes.append(note))
         begin = time.monotonic()
         while time.monotonic() < begin + 0.1:
@@ -770,31 +770,35 @@ async def test_notifications_within_milliseconds_are_merged(postgres_dsn: str) -
 
 
 async def test_a_lost_listener_reconnects_and_polls_immediately(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as alice, opened(postgres_dsn) as bob, by_hand(postgres_dsn) as other:
-        await quiet(alice)
-        await quiet(bob)
+    async with (
+        opened(postgres_dsn) as alice,
+        opened(postgres_dsn) as bob,
+        connect_directly(postgres_dsn) as other,
+    ):
+        await take_first_wake_up(alice)
+        await take_first_wake_up(bob)
         assert await end_backends(other) >= 2
-        await quiet(bob)  # a reconnect wakes, because notifications may have been missed
-        await quiet(alice)
+        await take_first_wake_up(bob)  # a reconnect wakes, because notifications may have been missed
+        await take_first_wake_up(alice)
         await alice.notify_work()
-        assert await heard(bob)
+        assert await woken(bob)
 
 
 async def test_a_half_open_listener_is_detected_and_replaced(postgres_dsn: str) -> None:
     async with (
-        Wire(postgres_dsn).strung() as wire,
+        TcpProxy(postgres_dsn).serve() as wire,
         opened(wire.dsn, ping_seconds=0.1) as bob,
         opened(postgres_dsn) as alice,
     ):
-        await quiet(alice)
-        await quiet(bob)
+        await take_first_wake_up(alice)
+        await take_first_wake_up(bob)
         wire.mute()
         before = wire.connections
         async for _ in moments():
             if wire.connections > before:
                 break
         wire.unmute()
-        assert await heard(bob)
+        assert await woken(bob)
         await asyncio.sleep(0.1)
         await alice.notify_work()
-        assert await heard(bob)
+        assert await woken(bob)

@@ -25,7 +25,7 @@ from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 
 @asynccontextmanager
-async def by_hand(dsn: str) -> AsyncIterator[Any]:
+async def connect_directly(dsn: str) -> AsyncIterator[Any]:
     connection = await asyncpg.connect(dsn)
     try:
         yield connection
@@ -50,7 +50,7 @@ def demote(server: PrivatePostgres) -> None:
 
 
 async def promote(server: PrivatePostgres) -> None:
-    async with by_hand(server.dsn()) as connection:
+    async with connect_directly(server.dsn()) as connection:
         await connection.execute("select pg_promote()")
 
 
@@ -163,7 +163,7 @@ async def test_the_primary_is_found_among_standbys_and_after_a_promotion(
         demote(server)
         async with opened(both) as store:
             await create(store, a_run(1), a_spec(1))
-            async with by_hand(second.dsn()) as there:
+            async with connect_directly(second.dsn()) as there:
                 assert await there.fetchval("select count(*) from tenure.run") == 1
         # A lone standby is retried until the time is over.
         assert await code_of(PostgresStore(server.dsn(), patience_seconds=0.3).open()) == "STORE_READ_ONLY"
@@ -192,7 +192,7 @@ async def test_a_server_without_free_connections_is_tried_again(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals = Refusals(monkeypatch)
-    async with opened(postgres_dsn), by_hand(postgres_dsn) as owner:
+    async with opened(postgres_dsn), connect_directly(postgres_dsn) as owner:
         role = "crowded_" + postgres_dsn.rsplit("tenure_test_", 1)[1].partition("?")[0]
         await owner.execute(f"create role {role} login superuser connection limit 0")
         try:
@@ -216,15 +216,15 @@ async def test_a_server_without_free_connections_is_tried_again(
 async def test_the_store_waits_for_a_server_that_is_down_at_the_start() -> None:
     with a_server() as server:
         server.stop()
-        told: list[str] = []
+        messages: list[str] = []
         store = PostgresStore(server.dsn())
-        assert await code_of(store.wait_until_reachable(0, told.append)) == "STORE_UNAVAILABLE"
-        assert told == []
-        waiting = asyncio.create_task(store.wait_until_reachable(60, told.append))
+        assert await code_of(store.wait_until_reachable(0, messages.append)) == "STORE_UNAVAILABLE"
+        assert messages == []
+        waiting = asyncio.create_task(store.wait_until_reachable(60, messages.append))
         async for _ in moments():
-            if told:
+            if messages:
                 break
-        assert "cannot be reached" in told[0]
+        assert "cannot be reached" in messages[0]
         await asyncio.to_thread(server.start)
         await waiting
 
@@ -233,13 +233,13 @@ async def test_the_store_waits_for_a_server_that_is_down_at_the_start() -> None:
 
 
 async def test_the_error_for_a_role_names_its_missing_rights(postgres_dsn: str) -> None:
-    async with by_hand(postgres_dsn) as owner:
+    async with connect_directly(postgres_dsn) as owner:
         role = "poor_" + postgres_dsn.rsplit("tenure_test_", 1)[1].partition("?")[0]
         await owner.execute(f"create role {role} login")
         dsn = postgres_dsn.replace("postgres@", f"{role}@", 1)
         poor = PostgresStore(dsn)
 
-        async def told(work: Any) -> str:
+        async def permission_error(work: Any) -> str:
             with pytest.raises(TenureError) as refused:
                 await work
             assert refused.value.code == "STORE_PERMISSION_DENIED", refused.value
@@ -247,18 +247,22 @@ async def test_the_error_for_a_role_names_its_missing_rights(postgres_dsn: str) 
             return refused.value.message
 
         try:
-            assert "permission denied" in await told(poor.migrate())  # the role may not create a schema
+            assert "permission denied" in await permission_error(
+                poor.migrate()
+            )  # the role may not create a schema
             async with opened(postgres_dsn):
-                assert "usage on schema tenure" in await told(poor.open())
-                assert "usage on schema tenure" in await told(poor.migrate())
+                assert "usage on schema tenure" in await permission_error(poor.open())
+                assert "usage on schema tenure" in await permission_error(poor.migrate())
                 await owner.execute(f"grant usage on schema tenure to {role}")
-                assert "select on table tenure." in await told(PostgresStore(dsn, only_reads=True).open())
+                assert "select on table tenure." in await permission_error(
+                    PostgresStore(dsn, only_reads=True).open()
+                )
                 await owner.execute(f"grant select on all tables in schema tenure to {role}")
-                assert "on table tenure." in await told(poor.open())
+                assert "on table tenure." in await permission_error(poor.open())
                 reader = PostgresStore(dsn, only_reads=True)
                 await reader.open()
                 assert await reader.read("get_run", 1) == []
-                assert "permission denied" in await told(create(reader, a_run(1), a_spec(1)))
+                assert "permission denied" in await permission_error(create(reader, a_run(1), a_spec(1)))
                 await reader.close()
                 await owner.execute(f"grant all on all tables in schema tenure to {role}")
                 await poor.open()
@@ -286,7 +290,7 @@ async def test_tables_are_created_in_the_schema_or_nowhere(
         done: str = "SET" if text.startswith("set local") else await execute(self, text, *args, **how)
         return done
 
-    async with by_hand(postgres_dsn) as owner:
+    async with connect_directly(postgres_dsn) as owner:
         for path in ("public", "pg_catalog"):
             await owner.execute(f"alter role current_user in database {await owner.fetchval('select current_database()')}"
                                 f" set search_path to {path}")  # fmt: skip
@@ -327,7 +331,7 @@ async def test_each_transaction_sets_the_settings_that_its_session_lacks(
 ) -> None:
     async def fine(_connection: Any) -> None: ...
 
-    async with opened(postgres_dsn) as direct, by_hand(postgres_dsn) as owner:
+    async with opened(postgres_dsn) as direct, connect_directly(postgres_dsn) as owner:
         await create(direct, a_run(1), a_spec(1))
         await owner.execute("""
             create table public.noted (name text, value text);
@@ -357,7 +361,7 @@ async def test_settings_of_the_role_count_as_settings_of_the_session(
 
     async def fine(_connection: Any) -> None: ...
 
-    async with opened(postgres_dsn), by_hand(postgres_dsn) as owner:
+    async with opened(postgres_dsn), connect_directly(postgres_dsn) as owner:
         monkeypatch.setattr(link, "_check_pooler", fine)
         for on_role in (False, True):
             if on_role:
@@ -374,7 +378,7 @@ async def test_settings_of_the_role_count_as_settings_of_the_session(
 
 async def test_the_search_path_is_not_used_to_find_the_schema(postgres_dsn: str) -> None:
     """A table with the same name in an earlier schema of the search path changes nothing."""
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as owner:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as owner:
         await owner.execute("create table public.run (id bigint, mine text)")
         await create(store, a_run(1), a_spec(1), an_event(1, 1))
         assert await versions(store, 1) == [0]

@@ -96,9 +96,9 @@ async def test_the_history_contains_no_text_of_a_checkpoint(place: Place) -> Non
         lease = await w.begin()
         await w.checkpoint(lease, "one", output=b"secret-output", meta='{"agent":"secret-agent"}')
         await w.checkpoint(lease, "two", state="failed", error="BROKEN", message=b"secret-message")
-        told = b"".join(event.body for event in await w.events(lease.run_id))
-        assert b"BROKEN" in told
-        assert b"secret" not in told
+        bodies = b"".join(event.body for event in await w.events(lease.run_id))
+        assert b"BROKEN" in bodies
+        assert b"secret" not in bodies
         row = (await read_resume_state(w.store, lease_again(lease))).checkpoints[0]
         assert row.meta == '{"agent":"secret-agent"}'
 

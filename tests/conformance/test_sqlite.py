@@ -59,8 +59,8 @@ async def run_processes(task: str, path: Path, count: int = 0) -> list[dict[str,
         )  # fmt: skip
         out, err = await process.communicate()
         assert process.returncode == 0, err.decode()
-        said: dict[str, Any] = json.loads(out)
-        return said
+        result: dict[str, Any] = json.loads(out)
+        return result
 
     return list(await asyncio.gather(*(one(n) for n in range(1, PROCESSES + 1))))
 
@@ -115,8 +115,8 @@ async def test_a_migration_that_changed_after_it_was_applied_is_refused(
 
 
 async def test_one_of_eight_concurrent_processes_applies_the_migrations(tmp_path: Path) -> None:
-    said = await run_processes("migrate", tmp_path / "t.db")
-    applied = [one["applied"] for one in said if one["applied"]]
+    results = await run_processes("migrate", tmp_path / "t.db")
+    applied = [one["applied"] for one in results if one["applied"]]
     assert applied == [[name for _, name, _ in migrator.MIGRATIONS]]
     async with opened(tmp_path / "t.db") as store:
         assert await sizes(store) == {}
@@ -273,8 +273,8 @@ async def test_eight_processes_write_to_one_file_without_lock_errors(tmp_path: P
     """Failure 25."""
     count = 40
     async with opened(tmp_path / "t.db") as store:
-        said = await run_processes("write", tmp_path / "t.db", count)
-        assert said == [{"written": count, "errors": [], "in_order": True}] * PROCESSES
+        results = await run_processes("write", tmp_path / "t.db", count)
+        assert results == [{"written": count, "errors": [], "in_order": True}] * PROCESSES
         everything = PROCESSES * count
         assert await sizes(store) == {"run": everything, "run_spec": everything, "event": everything}
 
@@ -346,7 +346,7 @@ async def test_the_clock_never_goes_below_the_newest_event_nor_below_a_commit_wi
     clock = ManualClock(9_000_000)
     path = tmp_path / "t.db"
 
-    async def others_time() -> int:
+    async def time_in_another_process() -> int:
         async with opened(path, clock=ManualClock(1_000_000)) as other:
             found: int = (await ask(other, "now"))[0].now_us
             return found
@@ -354,17 +354,19 @@ async def test_the_clock_never_goes_below_the_newest_event_nor_below_a_commit_wi
     async with opened(path, clock=clock) as store:
         made = Save(new_runs=[a_run(1)], new_specs=[a_spec(1)], rows=tables([an_event(1, 1, at=9_000_000)]))
         await save(store, made)
-        assert await others_time() == 9_000_000, "the event has the time"
+        assert await time_in_another_process() == 9_000_000, "the event has the time"
         clock.advance(1)
         changed = Save(expect=[(1, 0, None)], runs=[a_run(1, version=1)])
         await save(store, changed)
-        assert await others_time() == 10_000_000, "without an event, the time is stored separately"
+        assert await time_in_another_process() == 10_000_000, (
+            "without an event, the time is stored separately"
+        )
         clock.advance(1)
         earlier = Save(
             expect=[(1, 1, None)], runs=[a_run(1, version=2)], rows=tables([an_event(1, 2, at=9_500_000)])
         )
         await save(store, earlier)
-        assert await others_time() == 11_000_000, (
+        assert await time_in_another_process() == 11_000_000, (
             "an event that was decided earlier does not set the time back"
         )
 
@@ -397,7 +399,7 @@ async def test_a_reopened_store_forgets_its_old_connection(tmp_path: Path) -> No
     await other.close()
 
 
-def is_at_once(store: SqliteStore) -> bool:
+def would_commit_inline(store: SqliteStore) -> bool:
     """Whether the store would commit inline on a fast disk."""
     store._commit_seconds = 0.0
     return store.commits_inline
@@ -409,12 +411,12 @@ async def test_nothing_is_committed_inline_while_other_processes_write(tmp_path:
     async with opened(path, clock=clock) as store, opened(path, clock=clock) as other:
         await create(store, a_run(1), a_spec(1))
         await create(store, a_run(2), a_spec(2))
-        seen = [is_at_once(store)]
+        seen = [would_commit_inline(store)]
         await create(other, a_run(3), a_spec(3))
         await create(store, a_run(4), a_spec(4))
-        seen.append(is_at_once(store))
+        seen.append(would_commit_inline(store))
         clock.advance(0.2)
-        assert [*seen, is_at_once(store)] == [True, False, True]
+        assert [*seen, would_commit_inline(store)] == [True, False, True]
 
 
 async def test_a_transaction_that_writes_nothing_does_not_move_the_clock(tmp_path: Path) -> None:

@@ -450,7 +450,7 @@ async def test_a_key_belongs_to_its_tenant_and_source(opened: OpenStore) -> None
 # ----------------------------------------------------------------------------------- constraints of the schema
 
 
-async def refused(store: Store, one: Save) -> None:
+async def assert_refused(store: Store, one: Save) -> None:
     """The database refuses a save, writes nothing of it, and stays usable."""
     before = await sizes(store)
     with pytest.raises(DataRejected):
@@ -459,17 +459,17 @@ async def refused(store: Store, one: Save) -> None:
     assert (await save(store, Save(expect=[(7, 0, None)]))).ids == {7}
 
 
-def beneath(*rows: Row) -> Save:
+def save_under_run_7(*rows: Row) -> Save:
     return Save(expect=[(7, 0, None)], rows={"event": [an_event(7, 99)], **tables(rows)})
 
 
 async def test_a_step_has_at_most_one_live_lease(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), an_attempt(7, 0, 1), an_attempt(7, 1, 1, lease="granted"))
-        await refused(store, beneath(an_attempt(7, 0, 2)))
-        await refused(store, beneath(an_attempt(7, 1, 2, lease="granted")))
+        await assert_refused(store, save_under_run_7(an_attempt(7, 0, 2)))
+        await assert_refused(store, save_under_run_7(an_attempt(7, 1, 2, lease="granted")))
         handed_on = [an_attempt(7, 0, 2), an_attempt(7, 0, 1, **ENDED)]
-        assert (await save(store, beneath(*handed_on))).ids == {7}
+        assert (await save(store, save_under_run_7(*handed_on))).ids == {7}
         assert [a.lease for a in await store.read("attempts_of", 7)] == ["completed", "active", "granted"]
 
 
@@ -484,9 +484,9 @@ async def test_a_concurrency_key_has_at_most_one_holder(opened: OpenStore) -> No
             a_spec(9, tenant="beta"),
         )
         admitted = a_run(8, concurrency_key="deploy", admitted_at=2000, version=1)
-        await refused(store, Save(expect=[(8, 0, None)], runs=[admitted]))
+        await assert_refused(store, Save(expect=[(8, 0, None)], runs=[admitted]))
         newcomer = a_run(10, concurrency_key="deploy", admitted_at=2000)
-        await refused(store, Save(new_runs=[newcomer], new_specs=[a_spec(10)]))
+        await assert_refused(store, Save(new_runs=[newcomer], new_specs=[a_spec(10)]))
         done = replace(holder, **DONE, version=1)
         handed_on = Save(expect=[(8, 0, None), (7, 0, None)], runs=[admitted, done])
         assert (await save(store, handed_on)).ids == {7, 8}
@@ -507,7 +507,7 @@ async def test_a_concurrency_key_has_at_most_one_holder(opened: OpenStore) -> No
 async def test_duplicates_of_unique_rows_are_refused(opened: OpenStore, twice: list[Row]) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), twice[0])
-        await refused(store, beneath(twice[1]))
+        await assert_refused(store, save_under_run_7(twice[1]))
 
 
 BAD_RUNS: dict[str, dict[str, Any]] = {
@@ -530,10 +530,10 @@ BAD_RUNS: dict[str, dict[str, Any]] = {
 async def test_the_schema_refuses_an_impossible_run(opened: OpenStore, change: dict[str, Any]) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7))
-        await refused(
+        await assert_refused(
             store, Save(expect=[(7, 0, None)], runs=[a_run(7, **change)], rows=tables([an_event(7, 1)]))
         )
-        await refused(store, Save(new_runs=[a_run(8, **change)], new_specs=[a_spec(8)]))
+        await assert_refused(store, Save(new_runs=[a_run(8, **change)], new_specs=[a_spec(8)]))
 
 
 CLOSED = {"state": "succeeded", "finished_at": 2000, "reason": "done"}
@@ -583,7 +583,7 @@ BAD_ROWS: dict[str, Row] = {
 async def test_the_schema_refuses_an_impossible_row(opened: OpenStore, bad: Row) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7))
-        await refused(store, beneath(bad))
+        await assert_refused(store, save_under_run_7(bad))
 
 
 async def test_the_schema_accepts_every_state(opened: OpenStore) -> None:
@@ -698,10 +698,10 @@ async def test_a_delivered_outbox_row_is_deleted(opened: OpenStore) -> None:
 
 async def test_a_finished_run_is_deleted_with_all_of_its_rows(opened: OpenStore) -> None:
     """Undelivered outbox rows stay, and an idempotency key stays with the run that it created."""
-    beneath_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (RunRow, RunSpecRow)]
-    beneath_7 += [StaleMessageRow(7, 0, 1, "fail", 1, "worker-1", 1000)]
+    rows_of_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (RunRow, RunSpecRow)]
+    rows_of_7 += [StaleMessageRow(7, 0, 1, "fail", 1, "worker-1", 1000)]
     async with opened() as store:
-        await create(store, a_run(7, **DONE), a_spec(7, idempotency_key="k"), *beneath_7)
+        await create(store, a_run(7, **DONE), a_spec(7, idempotency_key="k"), *rows_of_7)
         await create(store, a_run(8), a_spec(8), an_event(8, 1))
         gone = await save(store, Save(expect=[(7, 0, None)], delete_runs=[7]))
         assert gone.ids == {7}

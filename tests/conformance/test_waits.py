@@ -351,7 +351,7 @@ async def test_a_cancel_that_overtakes_the_creation_of_a_child_is_not_lost(place
     async with World(place) as w:
         parent = await w.begin()
         child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
-        w.orchestrator.deliver = _nothing  # type: ignore[method-assign]  # this process dies before it delivers
+        w.orchestrator.deliver = _deliver_nothing  # type: ignore[method-assign]  # this process dies before it delivers
         await w.wait(parent, "child", child=child)
         await w.cancel(parent.run_id)
         await w.cancel_ack(parent)
@@ -387,7 +387,7 @@ async def test_canceling_many_children_looks_up_missing_ones_in_one_query(
         assert reads.count("outbox_of") == 1
 
 
-async def _nothing(rows: Any, lacking: Any = None) -> int:
+async def _deliver_nothing(rows: Any, lacking: Any = None) -> int:
     return 0
 
 
@@ -538,9 +538,9 @@ async def test_of_a_cancel_and_a_complete_the_first_commit_decides(place: Place,
         lease = await w.claim()
         if first == "complete":
             await w.complete(lease, b"done")
-            async with w.through(1).refuses("RUN_TERMINAL_STATE") as told:
+            async with w.through(1).refuses("RUN_TERMINAL_STATE") as refusal:
                 await w.through(1).cancel(run)
-            assert told.value.data["status"] == "succeeded"
+            assert refusal.value.data["status"] == "succeeded"
         else:
             await w.through(1).cancel(run)
             assert (await w.complete(lease, b"done")).late

@@ -48,7 +48,7 @@ def _main(place: Place, worker: str, limit: int, answer: Connection) -> None:
         raise
 
 
-async def crowd(place: Place, processes: int, limit: int) -> list[tuple[int, int, int]]:
+async def run_worker_processes(place: Place, processes: int, limit: int) -> list[tuple[int, int, int]]:
     """Run this many worker processes until no work is left; the leases of all of them."""
     context = multiprocessing.get_context("spawn")
     started: list[tuple[SpawnProcess, Connection]] = []
@@ -61,8 +61,8 @@ async def crowd(place: Place, processes: int, limit: int) -> list[tuple[int, int
     loop = asyncio.get_running_loop()
     got: list[tuple[int, int, int]] = []
     for process, answer in started:
-        said = await loop.run_in_executor(None, answer.recv)
+        result = await loop.run_in_executor(None, answer.recv)
         await loop.run_in_executor(None, process.join)
-        assert isinstance(said, list), f"{process.name}: {said}"
-        got += said
+        assert isinstance(result, list), f"{process.name}: {result}"
+        got += result
     return got

@@ -109,7 +109,7 @@ def pause(name: str = "pause", event: str = "", **spec: Any) -> c.StepSpec:
     return c.StepSpec(name=name, kind="wait", wait=c.WaitSpec(event=event, **spec))
 
 
-class Hand:
+class WorldClock:
     """A clock that only tests move. Every reading is a microsecond later than the last one, so that timestamps are ordered."""
 
     def __init__(self) -> None:
@@ -133,33 +133,33 @@ class Hand:
         self.move(1)
         return self._passed
 
-    def guide(self, store: Any) -> None:
+    def control(self, store: Any) -> None:
         """Make a store use this clock."""
         store = getattr(store, "_inner", store)
         if isinstance(store, SqliteStore):
             store._clock, store._file_time = self, FileClock(self)
         else:
-            store.__class__ = type("Guided", (_Guided, type(store)), {"hand": self})
+            store.__class__ = type("Controlled", (_ControlledStore, type(store)), {"world_clock": self})
             for link in store._readers:
-                link.__class__ = _GuidedLink
+                link.__class__ = _ControlledConnection
 
 
-class _GuidedLink(PostgresConnection):
+class _ControlledConnection(PostgresConnection):
     """A connection that uses the store's clock shift as the current time."""
 
     async def statement(self, text: str) -> Any:
         return await super().statement(text.replace(NOW, "$1::bigint"))
 
 
-class _Guided(PostgresStore):
+class _ControlledStore(PostgresStore):
     """A PostgreSQL store on the clock of a world."""
 
-    hand: Hand
+    world_clock: WorldClock
     _set_us = 0
 
     @property
     def _shift_us(self) -> int:
-        return self.hand.now_us() + self._set_us
+        return self.world_clock.now_us() + self._set_us
 
     @_shift_us.setter
     def _shift_us(self, by: int) -> None:
@@ -170,7 +170,7 @@ class _Guided(PostgresStore):
 
     def _lane(self, number: int) -> PostgresConnection:
         link = super()._lane(number)
-        link.__class__ = _GuidedLink
+        link.__class__ = _ControlledConnection
         return link
 
 
@@ -189,7 +189,7 @@ class World:
     ) -> None:
         self.place = place
         self.dice = Dice()
-        self.hand = Hand()
+        self.clock = WorldClock()
         self.stores: list[Any] = list(stores) or [place.store() for _ in range(orchestrators)]
         self.number = 0
         self._caps = list(caps)
@@ -207,11 +207,11 @@ class World:
 
     async def _open(self) -> None:
         for store in self.stores:
-            self.hand.guide(store)
+            self.clock.control(store)
             await store.open()
             self._opened += 1
             ids = RunIds(seed=self._opened)
-            self.orchestrators.append(Orchestrator(store, ids=ids, clock=self.hand, **self._how))
+            self.orchestrators.append(Orchestrator(store, ids=ids, clock=self.clock, **self._how))
         if self._caps:
             await self.stores[0].put_caps(self._caps)
         for orchestrator in self.orchestrators:
@@ -263,18 +263,18 @@ class World:
         day = datetime.strptime(f"{BEGIN:%Y-%m-%d} {moment}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         target = us(day.timestamp())
         assert target > self.now - us(5), "a test cannot go back in time"
-        self.hand.set(target)
+        self.clock.set(target)
         return self
 
     def later(self, seconds: float) -> World:
         """Let time pass."""
-        self.hand.move(us(seconds))
+        self.clock.move(us(seconds))
         return self
 
     @property
     def now(self) -> int:
         """The current time in microseconds."""
-        return self.hand.now_us()
+        return self.clock.now_us()
 
     async def sweep(self) -> World:
         """Handle all due timers, including those that become due by it."""

@@ -73,7 +73,7 @@ def working(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def lost(run_id: int = RUN_ID) -> Story:
+def lease_expired(run_id: int = RUN_ID) -> Story:
     """The first worker's lease expired; a second worker runs the step."""
     story = Story(
         run_id=run_id, profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)]
@@ -85,7 +85,7 @@ def lost(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def bereft(run_id: int = RUN_ID) -> Story:
+def worker_proven_dead(run_id: int = RUN_ID) -> Story:
     """The first worker was proven dead before its lease ended; a second worker runs the step."""
     story = Story(
         run_id=run_id, profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)]
@@ -147,7 +147,7 @@ def conditional(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def fed(run_id: int = RUN_ID) -> Story:
+def signaled(run_id: int = RUN_ID) -> Story:
     """A gate after an event that a person sent, with labels that a person changed."""
     gate = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec())
     wait = c.StepSpec(name="news", kind="wait", wait=c.WaitSpec(event="news"))
@@ -183,7 +183,7 @@ def canceling(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def held_back(run_id: int = RUN_ID) -> Story:
+def delayed(run_id: int = RUN_ID) -> Story:
     """A run with a delayed start."""
     return Story(run_id=run_id, profile="delta-ci", plan=["one"], not_before=Story.moment(60))
 
@@ -212,7 +212,7 @@ def parent(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def dear(run_id: int = RUN_ID) -> ActStory:
+def with_costs(run_id: int = RUN_ID) -> ActStory:
     """Costs in two currencies, within the budget."""
     story = ActStory(run_id=run_id, budget=100, currency="EUR")
     story.claim()
@@ -266,7 +266,7 @@ def denied(run_id: int = RUN_ID) -> ActStory:
 
 
 ALL: tuple[Callable[..., Story], ...] = (
-    retried, backing_off, working, lost, asking, gated, fed, conditional, canceled, canceling, held_back, planning, failed, parent, acted, denied, bereft,
+    retried, backing_off, working, lease_expired, asking, gated, signaled, conditional, canceled, canceling, delayed, planning, failed, parent, acted, denied, worker_proven_dead,
 )  # fmt: skip
 
 

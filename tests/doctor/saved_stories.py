@@ -23,8 +23,8 @@ def _save(stories: tuple[Story, ...]) -> Save:
     rows: dict[str, list[Row]] = {}
     for story in stories:
         bundle = story.bundle()
-        beside = {row.output_ref for row in bundle.checkpoints if row.salt is not None}
-        payloads = [row for row in bundle.payloads if row.ref not in beside]
+        in_checkpoints = {row.output_ref for row in bundle.checkpoints if row.salt is not None}
+        payloads = [row for row in bundle.payloads if row.ref not in in_checkpoints]
         tables: tuple[list[Any], ...] = (
             bundle.steps, bundle.attempts, bundle.checkpoints, bundle.waits, bundle.approvals, bundle.inbox,
             bundle.children, payloads, bundle.events, bundle.outbox, bundle.verdicts, bundle.receipts, bundle.run_spends,

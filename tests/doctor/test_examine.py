@@ -193,7 +193,7 @@ async def test_two_holders_of_one_concurrency_key_are_found(tmp_path: Path) -> N
         assert (await examine_database(store)).found["I37"] == 1
 
 
-class Restless:
+class ChangingRun:
     """A reader whose run changes at each of the first `times` reads."""
 
     def __init__(self, bundle: RunDump, times: int) -> None:
@@ -213,8 +213,8 @@ class Restless:
 async def test_a_run_that_changed_while_it_was_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "TRY_AGAIN_SECONDS", 0)
     bundle = healthy_runs.planning().bundle()
-    found = await load_run_dump(Restless(bundle, times=6), bundle.run.id)
+    found = await load_run_dump(ChangingRun(bundle, times=6), bundle.run.id)
     assert found is not None
     assert found.run == bundle.run
     with pytest.raises(examination.RunKeptChanging):
-        await load_run_dump(Restless(bundle, times=10_000), bundle.run.id)
+        await load_run_dump(ChangingRun(bundle, times=10_000), bundle.run.id)

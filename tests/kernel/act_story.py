@@ -23,7 +23,7 @@ from tenure.kernel.identity_rows import PersonRow, UnconfirmedPerson
 from tenure.kernel.run_rows import Cap
 from tenure.kernel.separation_of_duties import LinkedPeople
 from tenure.kernel.snapshot import GovernanceFacts
-from tests.kernel.story import Story, Whole
+from tests.kernel.story import CompleteSnapshot, Story
 
 ALLOW = Ruling(version=1, outcome="allow", rules='[["writes","allow"]]')
 ASK = Ruling(version=1, outcome="needs_approval", tier="med", people=1)
@@ -42,7 +42,7 @@ def person(name: str, *groups: str, closed_at: int | None = None) -> PersonRow:
     return PersonRow("acme", name, name, '["approver"]', encoded, None, None, None, 0, closed_at=closed_at)
 
 
-class _World(Whole):
+class _World(CompleteSnapshot):
     """A snapshot with the governance facts of a story."""
 
     __slots__ = ("story",)

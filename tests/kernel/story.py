@@ -69,7 +69,7 @@ class _Everything(set[Key]):
         return True
 
 
-class Whole(Snapshot):
+class CompleteSnapshot(Snapshot):
     """A snapshot that has everything loaded."""
 
     __slots__ = ()
@@ -131,7 +131,7 @@ class Story:
         self.outbox: list[OutboxRow] = []
         self.stale: dict[tuple[int, int, str], StaleMessageRow] = {}
         self.deleted = False
-        self.snap = Whole(run_id)
+        self.snap = CompleteSnapshot(run_id)
         self.snap.payloads = self.payloads
         self.snap.caps = {cap.scope: cap for cap in caps}
         if facts is not None:
@@ -279,7 +279,7 @@ class Story:
         """An independent copy of the story, to compare two orders of events."""
         other = copy.copy(self)
         other.dice = copy.copy(self.dice)
-        other.snap = Whole(self.run_id)
+        other.snap = CompleteSnapshot(self.run_id)
         for name in ("run", "spec", "facts", "caps"):
             setattr(other.snap, name, copy.copy(getattr(self.snap, name)))
         for table, rows in self.snap.place.items():

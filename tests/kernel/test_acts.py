@@ -40,8 +40,8 @@ def test_an_allowed_act_is_intended_and_then_settled() -> None:
     assert verdict.digest == receipt.digest == story.act().digest
     assert (story.run_spend.writes, story.run.receipts) == (1, 1)
     story.after(1)
-    told = story.settle(reply.no, "succeeded", result=b'{"ok":true}')
-    assert (told.state, told.receipt_state) == ("settled", "succeeded")
+    settled = story.settle(reply.no, "succeeded", result=b'{"ok":true}')
+    assert (settled.state, settled.receipt_state) == ("settled", "succeeded")
     receipt = story.receipt(reply.no)
     assert (receipt.state, receipt.settled_at) == ("succeeded", story.now)
     assert story.body(receipt.result_ref) == b'{"ok":true}'
@@ -144,7 +144,7 @@ def test_a_changed_policy_is_evaluated_again() -> None:
     assert story.intend(ruling=msgspec.structs.replace(ALLOW, version=2)).state == "call"
 
 
-def behind(story: ActStory) -> str:
+def involved_people(story: ActStory) -> str:
     """The involved people of the run, without the requester."""
     assert story.snap.spec is not None
     return story.snap.spec.involved
@@ -158,7 +158,7 @@ def test_a_freeze_denies_an_act_in_the_commit_of_its_intent(scope: str) -> None:
     assert (reply.state, reply.error, story.run.reason) == ("refused", "FROZEN", "FROZEN")
     assert [(v.outcome, v.error) for v in story.verdicts] == [("deny", "FROZEN")]
     assert not story.snap.receipts
-    assert behind(story) == "person:cyd", "a person who freezes is involved in the run"
+    assert involved_people(story) == "person:cyd", "a person who freezes is involved in the run"
 
 
 @pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
@@ -169,7 +169,7 @@ def test_a_frozen_act_asks_for_no_approval(scope: str) -> None:
     assert (reply.state, reply.error, story.run.reason) == ("refused", "FROZEN", "FROZEN")
     assert [(v.outcome, v.error) for v in story.verdicts] == [("deny", "FROZEN")]
     assert not story.snap.approvals
-    assert behind(story) == "person:cyd", "a person who freezes is involved in the run"
+    assert involved_people(story) == "person:cyd", "a person who freezes is involved in the run"
 
 
 def test_a_freeze_of_another_scope_does_not_apply() -> None:
@@ -393,7 +393,7 @@ def test_an_approval_covers_one_action_and_its_retries() -> None:
     assert story.wait(reply.no or 0).label == "act:label.add#1~2"
 
 
-@pytest.mark.parametrize("why", ["closed", "left", "expired", "stricter", "behind", "withdrawn"])
+@pytest.mark.parametrize("why", ["closed", "left", "expired", "stricter", "involved", "withdrawn"])
 def test_an_approval_that_no_longer_suffices_is_requested_again(why: str) -> None:
     """I42, I43: checked in the commit that would use the approval."""
     story = begun()
@@ -409,7 +409,7 @@ def test_an_approval_that_no_longer_suffices_is_requested_again(why: str) -> Non
         story.people["bob"] = person("bob")
     elif why == "stricter":
         ruling = msgspec.structs.replace(ruling, people=2)
-    elif why == "behind":
+    elif why == "involved":
         assert story.snap.spec is not None
         story.checked = False
         story.snap.spec.involved = "person:bob"
@@ -704,7 +704,7 @@ def test_a_repeat_during_a_freeze_ends_the_step_and_leaves_the_receipt_unknown()
     story.governance = governance(frozen=("*",))
     assert story.repeat(no).error == "FROZEN"
     assert (story.run.reason, story.receipt(no).state) == ("FROZEN", "unknown")
-    assert behind(story) == "person:cyd"
+    assert involved_people(story) == "person:cyd"
 
 
 # --------------------------------------------------------------------------------- undo, compensation, budget

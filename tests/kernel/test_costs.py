@@ -143,7 +143,7 @@ def test_invalid_costs_are_refused() -> None:
 
 
 def test_reported_costs_are_summed_and_limited() -> None:
-    told = sum_costs([Cost("p", "m", 1, 2, 3), Cost("p", "m", 1, 2, 4), Cost("p", "n", micros=9)])
-    assert told == [Cost("p", "n", micros=9), Cost("p", "m", 2, 4, 7, calls=2)]
+    summed = sum_costs([Cost("p", "m", 1, 2, 3), Cost("p", "m", 1, 2, 4), Cost("p", "n", micros=9)])
+    assert summed == [Cost("p", "n", micros=9), Cost("p", "m", 2, 4, 7, calls=2)]
     many = sum_costs((Cost("p", f"m{no}", micros=no) for no in range(1, 101)), most=10)
     assert (len(many), many[0]) == (6, Cost("others", "others", micros=sum(range(1, 96)), calls=95))

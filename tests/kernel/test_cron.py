@@ -113,7 +113,7 @@ def test_time_ends_with_the_year_9999() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cron", "place", "said"),
+    ("cron", "place", "problem"),
     [
         ("", "cron", "has 0 fields and needs 5"),
         ("* * * *", "cron", "has 4 fields"),
@@ -132,11 +132,11 @@ def test_time_ends_with_the_year_9999() -> None:
         ("9" * 300, "cron", "has 300 characters"),
     ],
 )
-def test_a_bad_expression_is_refused_with_the_place(cron: str, place: str, said: str) -> None:
+def test_a_bad_expression_is_refused_with_the_place(cron: str, place: str, problem: str) -> None:
     with pytest.raises(TenureError) as refused:
         parse_cron(cron)
     assert refused.value.code == "SCHEDULE_INVALID"
-    assert said in refused.value.message
+    assert problem in refused.value.message
     assert [detail.path for detail in refused.value.details] == [place]
 
 
@@ -167,7 +167,7 @@ minutes = st.sets(st.integers(0, 59), min_size=1, max_size=4)
 hours = st.sets(st.integers(0, 23), min_size=1, max_size=5) | st.just(set(range(24)))
 
 
-def by_the_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end: int) -> list[int]:
+def slots_by_wall_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end: int) -> list[int]:
     """Laws 2 and 3 implemented again, by reading the wall clock at every minute."""
     place = ZoneInfo(zone)
     # A day before and after, to include slots that a clock change moves across the edges.
@@ -182,11 +182,11 @@ def by_the_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end:
     else:
         found, shown, last = set(), set(), None
         for second, wall in walls.items():
-            leapt = last + timedelta(minutes=1) if last is not None else wall
-            while leapt < wall:  # times that the clock skipped
-                if wanted(leapt):
+            skipped = last + timedelta(minutes=1) if last is not None else wall
+            while skipped < wall:  # times that the clock skipped
+                if wanted(skipped):
                     found.add(second)
-                leapt += timedelta(minutes=1)
+                skipped += timedelta(minutes=1)
             if wanted(wall) and wall not in shown:
                 found.add(second)
             shown.add(wall)
@@ -209,7 +209,7 @@ def test_slots_match_the_wall_clock(
     begin = at(date) + shift * MINUTE_US
     end = begin + 36 * 60 * MINUTE_US
     cron = parse_cron(text, zone)
-    expected = by_the_clock(zone, minutes, hours, begin, end)
+    expected = slots_by_wall_clock(zone, minutes, hours, begin, end)
     assert list(cron.between(begin, end)) == expected
     for count in (1, 3):
         assert cron.newest(begin, end, count) == expected[-count:]

@@ -279,7 +279,7 @@ def joint(story: Story) -> JointState:
 OPTIONAL: dict[str, Any] = {"required": False}
 
 
-def tell(*plan: c.StepSpec, **how: Any) -> Story:
+def story_of(*plan: c.StepSpec, **how: Any) -> Story:
     return Story(profile="agent-runs", plan=plan or None, **how)
 
 
@@ -297,13 +297,13 @@ def event(name: str = "e", *needs: str, **how: Any) -> c.StepSpec:
 
 def backing_off(*also: c.StepSpec, **how: Any) -> Story:
     """A run whose step `a` waits for its next try."""
-    story = tell(work("a", **how), *also)
+    story = story_of(work("a", **how), *also)
     story.claim("a")
     story.fail("a", retryable=True)
     return story
 
 
-def both(first: c.StepSpec) -> Story:
+def waiting_and_backing_off(first: c.StepSpec) -> Story:
     """A run with an open gate (or wait) and a backoff. Its status shows the gate."""
     story = backing_off(first)
     assert story.status in ("waiting_approval", "waiting_external")
@@ -311,12 +311,12 @@ def both(first: c.StepSpec) -> Story:
 
 
 def started(*also: c.StepSpec, **how: Any) -> Story:
-    story = tell(work("a", **how), *also)
+    story = story_of(work("a", **how), *also)
     story.claim("a")
     return story
 
 
-def canceled_while_nobody_holds_it() -> None:
+def canceled_without_a_lease() -> None:
     story = started()
     story.release("a")
     story.cancel()
@@ -329,17 +329,17 @@ def canceled_in_two_phases() -> None:
 
 
 PATHS: dict[tuple[str, str], Callable[[], Any]] = {
-    ("created", "planning"): tell,
-    ("planning", "queued"): lambda: tell().plan_ready("a"),
-    ("planning", "failed"): lambda: tell().plan_failed(),
-    ("planning", "canceled"): lambda: tell().cancel(),
+    ("created", "planning"): story_of,
+    ("planning", "queued"): lambda: story_of().plan_ready("a"),
+    ("planning", "failed"): lambda: story_of().plan_failed(),
+    ("planning", "canceled"): lambda: story_of().cancel(),
     ("queued", "running"): started,
-    ("queued", "failed"): lambda: tell(work()).cancel_step("a"),
-    ("queued", "timed_out"): lambda: tell(work(), timeout_seconds=9, wall_clock=True).at(10).sweep(),
-    ("queued", "waiting_approval"): lambda: tell(gate()),
-    ("queued", "waiting_external"): lambda: tell(event()),
-    ("queued", "succeeded"): lambda: tell(work(**OPTIONAL)).cancel_step("a"),
-    ("queued", "canceled"): lambda: tell(work()).cancel(),
+    ("queued", "failed"): lambda: story_of(work()).cancel_step("a"),
+    ("queued", "timed_out"): lambda: story_of(work(), timeout_seconds=9, wall_clock=True).at(10).sweep(),
+    ("queued", "waiting_approval"): lambda: story_of(gate()),
+    ("queued", "waiting_external"): lambda: story_of(event()),
+    ("queued", "succeeded"): lambda: story_of(work(**OPTIONAL)).cancel_step("a"),
+    ("queued", "canceled"): lambda: story_of(work()).cancel(),
     ("running", "failed"): lambda: started().fail("a", retryable=False),
     ("running", "timed_out"): lambda: started().at(601).tick("run"),
     ("running", "waiting_approval"): lambda: started(gate("g", "a")).complete("a"),
@@ -347,23 +347,23 @@ PATHS: dict[tuple[str, str], Callable[[], Any]] = {
     ("running", "retry_wait"): lambda: started().fail("a", retryable=True),
     ("running", "succeeded"): lambda: started().complete("a"),
     ("running", "canceling"): lambda: started().cancel(),
-    ("running", "canceled"): canceled_while_nobody_holds_it,
-    ("waiting_approval", "failed"): lambda: tell(gate()).reject(1),
-    ("waiting_approval", "running"): lambda: tell(gate(), work("b", "g")).approve(1),
+    ("running", "canceled"): canceled_without_a_lease,
+    ("waiting_approval", "failed"): lambda: story_of(gate()).reject(1),
+    ("waiting_approval", "running"): lambda: story_of(gate(), work("b", "g")).approve(1),
     ("waiting_approval", "timed_out"): lambda: (
-        tell(gate(), wall_clock=True, timeout_seconds=9).at(10).sweep()
+        story_of(gate(), wall_clock=True, timeout_seconds=9).at(10).sweep()
     ),
-    ("waiting_approval", "waiting_external"): lambda: tell(gate(), event()).approve(1),
-    ("waiting_approval", "retry_wait"): lambda: both(gate()).approve(1),
-    ("waiting_approval", "succeeded"): lambda: tell(gate()).approve(1),
-    ("waiting_approval", "canceled"): lambda: tell(gate()).cancel(),
-    ("waiting_external", "failed"): lambda: tell(event()).at(51).sweep(),
-    ("waiting_external", "running"): lambda: tell(event(), work("b", "e")).deliver("ping"),
-    ("waiting_external", "timed_out"): lambda: tell(event(), timeout_seconds=9).at(10).sweep(),
-    ("waiting_external", "waiting_approval"): lambda: tell(event(), gate("g", "e")).deliver("ping"),
-    ("waiting_external", "retry_wait"): lambda: both(event()).deliver("ping"),
-    ("waiting_external", "succeeded"): lambda: tell(event()).deliver("ping"),
-    ("waiting_external", "canceled"): lambda: tell(event()).cancel(),
+    ("waiting_approval", "waiting_external"): lambda: story_of(gate(), event()).approve(1),
+    ("waiting_approval", "retry_wait"): lambda: waiting_and_backing_off(gate()).approve(1),
+    ("waiting_approval", "succeeded"): lambda: story_of(gate()).approve(1),
+    ("waiting_approval", "canceled"): lambda: story_of(gate()).cancel(),
+    ("waiting_external", "failed"): lambda: story_of(event()).at(51).sweep(),
+    ("waiting_external", "running"): lambda: story_of(event(), work("b", "e")).deliver("ping"),
+    ("waiting_external", "timed_out"): lambda: story_of(event(), timeout_seconds=9).at(10).sweep(),
+    ("waiting_external", "waiting_approval"): lambda: story_of(event(), gate("g", "e")).deliver("ping"),
+    ("waiting_external", "retry_wait"): lambda: waiting_and_backing_off(event()).deliver("ping"),
+    ("waiting_external", "succeeded"): lambda: story_of(event()).deliver("ping"),
+    ("waiting_external", "canceled"): lambda: story_of(event()).cancel(),
     ("retry_wait", "failed"): lambda: backing_off().cancel_step("a"),
     ("retry_wait", "running"): lambda: backing_off().after(2).sweep(),
     ("retry_wait", "timed_out"): lambda: backing_off().at(601).tick("run"),

@@ -145,7 +145,7 @@ DEEDS: dict[str, Deed] = {
     "upload": _message(c.BeginUpload),
     "complete": _message(c.Complete, output=b"out"),
     "fail": _message(c.Fail, retryable=True),
-    "fail for good": _message(c.Fail, retryable=False),
+    "fail permanently": _message(c.Fail, retryable=False),
     "release": _message(c.Release),
     "park": _message(c.Park, why="differs"),
     "cancel ack": _message(c.AckCancel),
@@ -293,7 +293,7 @@ EVERYWHERE: list[type[c.RunCommand]] = [
 def stories() -> dict[str, Story]:
     """A story for each status of a run."""
     gate = c.StepSpec(name="g", kind="approval")
-    told = {
+    found = {
         "planning": Story(plan=None),
         "queued": Story(plan=["a"]),
         "running": Story(plan=["a"]),
@@ -307,14 +307,14 @@ def stories() -> dict[str, Story]:
         "timed_out": Story(plan=["a"], timeout_seconds=10),
     }
     for name in ("running", "retry_wait", "canceling", "succeeded", "timed_out"):
-        told[name].claim("a")
-    told["retry_wait"].fail("a", retryable=True)
-    told["canceling"].cancel()
-    told["succeeded"].complete("a")
-    told["failed"].plan_failed()
-    told["canceled"].cancel()
-    told["timed_out"].at(11).sweep()
-    return told
+        found[name].claim("a")
+    found["retry_wait"].fail("a", retryable=True)
+    found["canceling"].cancel()
+    found["succeeded"].complete("a")
+    found["failed"].plan_failed()
+    found["canceled"].cancel()
+    found["timed_out"].at(11).sweep()
+    return found
 
 
 @pytest.mark.clause("GWI-02", "GWI-04")

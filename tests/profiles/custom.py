@@ -12,7 +12,7 @@ from tests.profiles.samples import PLAIN
 OURS = PLAIN.replace('name = "plain"', 'name = "ours"')
 
 
-def bring(*texts: str) -> None:
+def use_profiles(*texts: str) -> None:
     """Make these the only custom profiles of this process, as if it had started with them."""
     custom_profiles.load_custom_profiles()  # this loads once, so that a later call does not replace these
     profiles.register_custom({found.name: found for found in map(parse_profile, texts)})
@@ -21,10 +21,10 @@ def bring(*texts: str) -> None:
 
 
 @contextmanager
-def having(*texts: str) -> Iterator[None]:
+def profiles_in_use(*texts: str) -> Iterator[None]:
     """Make these the only custom profiles during the block; afterwards there are none."""
-    bring(*texts)
+    use_profiles(*texts)
     try:
         yield
     finally:
-        bring()
+        use_profiles()

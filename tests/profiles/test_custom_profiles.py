@@ -11,7 +11,7 @@ from tenure.config import choose_profiles
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.limits import PROFILE_BYTES_MAX
-from tests.profiles.custom import OURS, bring
+from tests.profiles.custom import OURS, use_profiles
 from tests.profiles.samples import PLAIN
 
 PACKAGED = Path(profiles.__file__).parent
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     monkeypatch.undo()
     custom_profiles.load_custom_profiles.cache_clear()
-    bring()
+    use_profiles()
 
 
 def refused(folder: Path) -> TenureError:
