@@ -177,7 +177,7 @@ async def _history_of_a_long_run(place: Place) -> list[object]:
 
 
 @pytest.mark.clause("AGR-12")
-async def test_every_store_records_the_same_story(tmp_path: Path, postgres_place: Place) -> None:
+async def test_every_store_records_the_same_history(tmp_path: Path, postgres_place: Place) -> None:
     on_sqlite = await _history_of_a_long_run(Place("sqlite", str(tmp_path / "world.db")))
     on_postgres = await _history_of_a_long_run(postgres_place)
     assert on_sqlite == on_postgres

@@ -516,7 +516,7 @@ async def test_failures_are_classified_by_rules(place: Place, code: str, retried
 
 
 @pytest.mark.clause("DCI-14")
-async def test_a_retry_is_a_new_attempt_and_the_old_one_is_unchanged(place: Place) -> None:
+async def test_a_retry_is_a_new_attempt_and_keeps_the_old_one_unchanged(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])
         first = await w.claim("bob")

@@ -182,7 +182,7 @@ async def test_a_lone_command_waits_for_a_locked_file(sqlite_place: Place) -> No
         assert w.orchestrator.submit(checkpoint(lease, 2)).done(), "the run stayed in the cache"
 
 
-async def test_a_commit_of_unknown_fate_is_checked_before_it_is_decided_again(sqlite_place: Place) -> None:
+async def test_an_ambiguous_commit_is_checked_before_it_is_decided_again(sqlite_place: Place) -> None:
     """Even if the run is loaded in between."""
     store = AmbiguousStore(sqlite_place.address)
     async with World(sqlite_place, stores=[store]) as w:

@@ -106,7 +106,7 @@ async def test_a_sweep_skips_a_run_with_an_unknown_profile(
         assert not sweeping._timers._keys  # timers that others have handled are forgotten
 
 
-async def test_its_outbox_rows_are_kept_for_another_process(
+async def test_outbox_rows_for_a_run_with_an_unknown_profile_are_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 1)
