@@ -39,7 +39,7 @@ from tenure.errors import TenureError
 from tenure.kernel.run_rows import CheckpointRow
 from tenure.sdk.replay_log import INNER_KEY_MARK
 from tests.chaos import hunt_workflows as flows
-from tests.conformance.tcp_proxy import Wire
+from tests.conformance.tcp_proxy import TcpProxy
 from tests.worker.helpers import until
 from tests.worker.process import WorkerProcess
 from tools.postgres_server import PrivatePostgres
@@ -105,7 +105,7 @@ class Hunt:
         """(pid, moment) of every worker that was killed."""
         self._drained: dict[int, int] = {}
         """When each worker was told to end, by its pid."""
-        self._wire: Wire | None = None
+        self._wire: TcpProxy | None = None
         self._engine: Engine | None = None
         self._feeding: asyncio.Task[None] | None = None
         self._flows = flows.ORDINARY
@@ -124,7 +124,7 @@ class Hunt:
             self._stack.callback(os.environ.pop, name, None)
         url = self._place.url
         if self._place.server is not None:
-            self._wire = await self._stack.enter_async_context(Wire(url).strung())
+            self._wire = await self._stack.enter_async_context(TcpProxy(url).serve())
             url = self._wire.dsn
         for _ in range(WORKERS):
             self._workers.append(

@@ -23,7 +23,7 @@ from tenure.store.idempotency import HeldRecord, IdempotencyRecords, KeyedReques
 from tenure.store.workers import register_worker
 from tenure.testing.doubles import ServiceDouble
 from tests.conformance.test_sqlite import opened
-from tests.conformance.test_sqlite_file_clock import Machine, WrongClock, commit
+from tests.conformance.test_sqlite_file_clock import Machine, ProcessClock, commit
 from tests.govern.act_service import careful, lab_of, orders
 
 ONE_WRITE = """
@@ -98,11 +98,11 @@ async def a_worker_an_hour_ahead(folder: Path) -> None:
     """A process whose clock is an hour ahead writes to a file beside others: the file's time is not its."""
     machine, path = Machine(), folder / "t.db"
     async with (
-        opened(path, clock=WrongClock(machine)) as right,
-        opened(path, clock=WrongClock(machine, 3600.0)) as wrong,
+        opened(path, clock=ProcessClock(machine)) as right,
+        opened(path, clock=ProcessClock(machine, 3600.0)) as wrong,
     ):
         await commit(right, machine, 1)
-        machine.passes(1)
+        machine.pass_time(1)
         await commit(wrong, machine, 2)
         assert await commit(right, machine, 3) < 60, "approvals of half an hour have not expired"
 

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.conformance.tcp_proxy import Wire
+from tests.conformance.tcp_proxy import TcpProxy
 from tests.worker import flows
 from tests.worker.helpers import Watched, until, watching
 from tests.worker.process import WorkerProcess
@@ -21,7 +21,7 @@ DISASTERS = ("crash", "partition", "out of memory")
 class Island:
     """A worker that something will happen to."""
 
-    def __init__(self, worker: WorkerProcess, folder: str, wire: Wire | None) -> None:
+    def __init__(self, worker: WorkerProcess, folder: str, wire: TcpProxy | None) -> None:
         self._worker = worker
         self._folder = folder
         self._wire = wire
@@ -56,7 +56,7 @@ async def island(url: str, folder: str) -> AsyncIterator[Island]:
         with WorkerProcess(url, name="island") as worker:
             yield Island(worker, folder, None)
         return
-    async with Wire(url).strung() as wire:
+    async with TcpProxy(url).serve() as wire:
         with WorkerProcess(wire.dsn, name="island") as worker:
             yield Island(worker, folder, wire)
 

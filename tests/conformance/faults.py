@@ -1,4 +1,4 @@
-"""Stores that fail, or wait, when they are told to."""
+"""Stores that fail, count or wait when a test asks for it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ from tests.conformance.world import Place
 T = TypeVar("T")
 
 
-class Faulty:
-    """A real store behind a door: transactions wait while it is shut, and fail before or after they commit."""
+class FaultyStore:
+    """A real store whose transactions wait while `door` is closed, and fail before or after their commit if a test plants an error."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.door = asyncio.Event()
         self.door.set()
         self.before: deque[Exception] = deque()
-        """Raised instead of the next transactions, which do not happen."""
+        """Errors raised instead of the next transactions. Those transactions do not run."""
         self.after: deque[Exception] = deque()
-        """Raised after the next transactions, which do happen."""
+        """Errors raised after the commits of the next transactions."""
         self.transactions = 0
         self.commits_inline = False
-        """Everything goes through the door."""
+        """False, so that every transaction goes through `transact` and its door."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
-        """As the store does it, unless something was planted."""
         self.transactions += 1
         await self.door.wait()
         if self.before:
@@ -49,8 +48,8 @@ class Faulty:
         return result
 
 
-class Counting:
-    """A real store that counts the rows its transactions are answered with."""
+class CountingStore:
+    """A real store that counts the rows that its transactions read."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -60,7 +59,6 @@ class Counting:
         return getattr(self._inner, name)
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
-        """As the store does it."""
         result: T = await self._inner.transact(lambda: self._counted(make()), lane=lane, single=single)
         return result
 
@@ -76,7 +74,7 @@ class Counting:
 
 
 class _Hold:
-    """Stops one commit just before it happens, its locks held, until it is let go."""
+    """Stops one commit just before it is sent, with its locks held, until the test sets `go`."""
 
     def __init__(self) -> None:
         self.armed = False
@@ -91,8 +89,6 @@ class _Hold:
 
 
 class HeldSqlite(SqliteStore):
-    """SQLite with a hold before its commit."""
-
     @property
     def commits_inline(self) -> bool:
         return False
@@ -107,7 +103,7 @@ class HeldSqlite(SqliteStore):
 
 
 class HeldPostgres(PostgresStore):
-    """PostgreSQL with a hold before its commit, and something that may happen in its place or behind it."""
+    """PostgreSQL with a hold before its commit. `cut` can also end the backend before the commit is sent."""
 
     def __init__(self, dsn: str) -> None:
         super().__init__(dsn)
@@ -116,7 +112,7 @@ class HeldPostgres(PostgresStore):
         """Called with the backend's process id just before the next commit is sent."""
 
     def estimate_us(self) -> int | None:
-        return None  # always under the lock: that is what is looked at here
+        return None  # decisions always run under the lock, which is what these tests check
 
     async def _command(self, link: PostgresConnection, text: str) -> None:
         if text == "commit":
@@ -129,15 +125,14 @@ class HeldPostgres(PostgresStore):
         await super()._command(link, text)
 
 
-def held(place: Place) -> HeldSqlite | HeldPostgres:
-    """A store whose commit can be held."""
+def store_with_hold(place: Place) -> HeldSqlite | HeldPostgres:
     return HeldSqlite(place.address) if place.kind == "sqlite" else HeldPostgres(place.address)
 
 
-async def waits_for_the_lock(place: Place, waiting: asyncio.Task[Any]) -> bool:
-    """Whether this waits for what a held commit has locked: seen to wait, or done without."""
+async def waits_for_lock(place: Place, waiting: asyncio.Task[Any]) -> bool:
+    """True if the task waits for the lock of a held commit; False if it finished without the lock."""
     if place.kind == "sqlite":
-        for _ in range(100):  # the second writer is turned away again and again meanwhile
+        for _ in range(100):  # SQLite refuses the second writer repeatedly meanwhile
             await asyncio.sleep(0)
         return not waiting.done()
     connection = await asyncpg.connect(place.address)
@@ -145,7 +140,7 @@ async def waits_for_the_lock(place: Place, waiting: asyncio.Task[Any]) -> bool:
         while not waiting.done() and not await connection.fetchval(
             "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
         ):
-            pass  # looking takes its time by itself
+            pass  # the query itself takes long enough; no sleep is needed
     finally:
         await connection.close()
     return not waiting.done()

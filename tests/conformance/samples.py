@@ -1,4 +1,4 @@
-"""Rows to save: `a_run(7, status="running")` has sensible values everywhere, `filled(Run)` has every field set."""
+"""Rows for tests: `a_run(7, status="running")` has plausible defaults, `filled(Run)` has every field set."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tenure.kernel.run_rows import (
 R = TypeVar("R", bound=Row)
 
 DONE: dict[str, Any] = {"status": "succeeded", "finished_at": 4000, "duration_us": 3000, "reason": "done"}
-"""What makes a run a finished one."""
+"""Columns of a finished run."""
 ENDED: dict[str, Any] = {"state": "succeeded", "lease": "completed", "ended_at": 4000}
-"""What makes an attempt an ended one."""
+"""Columns of an ended attempt."""
 
 
 def _of(row: type[R], *, by_default: dict[str, Any], given: dict[str, Any]) -> R:
@@ -186,11 +186,11 @@ _KNOWN: dict[type[Row], dict[str, Any]] = {
     VerdictRow: {"outcome": "deny"},
     ReceiptRow: {"state": "reversed", "repeats": "marker"},
 }
-"""What the schema asks of a row with everything set."""
+"""Values that the schema requires of a row with every field set."""
 
 
 def filled(row: type[R], start: int = 1000, **given: Any) -> R:
-    """A row with every field set to a value of its own, counted from `start` in the order of the columns."""
+    """A row with every field set to a different value, numbered from `start` in column order."""
     values: dict[str, Any] = {}
     hints = get_type_hints(row)
     for number, name in enumerate(row.__struct_fields__, start=start):

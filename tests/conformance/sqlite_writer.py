@@ -1,6 +1,6 @@
-"""A process that tests start several of: `python sqlite_writer.py migrate|write FILE NUMBER COUNT`.
+"""A process that writes to a SQLite file: `python sqlite_writer.py migrate|write FILE NUMBER COUNT`.
 
-It prints one JSON line: what it did, and every error a user would have seen.
+It prints one JSON line with its results and every error that a user would have seen.
 """
 
 import asyncio

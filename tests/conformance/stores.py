@@ -1,4 +1,4 @@
-"""Every kind of store, opened on an empty database, and the shortest ways to speak to one."""
+"""Opens a store of each kind on an empty database, with shortcuts for single queries and saves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("sqlite", "postgres")
 
 
 def make_store(kind: str, tmp_path: Path, postgres_dsn: str) -> SqliteStore | PostgresStore:
-    """A store that is not open yet; every one that is made for the same place has the same database."""
+    """A store that is not open yet. Stores made with the same arguments share one database."""
     if kind == "sqlite":
         return SqliteStore(tmp_path / "tenure.db")
     return PostgresStore(postgres_dsn)
@@ -24,7 +24,7 @@ def make_store(kind: str, tmp_path: Path, postgres_dsn: str) -> SqliteStore | Po
 
 @asynccontextmanager
 async def open_store(kind: str, tmp_path: Path, postgres_dsn: str) -> AsyncIterator[Store]:
-    """A migrated, open store. Opened twice for the same place it is two stores on one database."""
+    """A migrated, open store. Two calls with the same arguments give two stores on one database."""
     store = make_store(kind, tmp_path, postgres_dsn)
     await store.migrate()
     await store.open()
@@ -35,7 +35,7 @@ async def open_store(kind: str, tmp_path: Path, postgres_dsn: str) -> AsyncItera
 
 
 async def ask(store: Store, name: str, rows: Sequence[tuple[Any, ...]] = (), *scalars: Any) -> list[Any]:
-    """One query in a transaction of its own."""
+    """Run one query in its own transaction."""
 
     def transaction() -> Transaction[list[Any]]:
         answer: list[Any] = yield Query(name, rows, scalars)
@@ -45,7 +45,7 @@ async def ask(store: Store, name: str, rows: Sequence[tuple[Any, ...]] = (), *sc
 
 
 async def save(store: Store, one: Save, *, single: bool = False) -> Saved:
-    """One save in a transaction of its own."""
+    """Run one save in its own transaction."""
 
     def transaction() -> Transaction[Saved]:
         saved: Saved = yield one
@@ -55,13 +55,13 @@ async def save(store: Store, one: Save, *, single: bool = False) -> Saved:
 
 
 async def create(store: Store, run: RunRow, spec: RunSpecRow, *rows: Row) -> None:
-    """A new run with rows beneath it."""
+    """Create a run with rows of other tables."""
     saved = await save(store, Save(new_runs=[run], new_specs=[spec], rows=tables(rows)))
     assert saved.ids == {run.id}
 
 
 def tables(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows by their table, as a save wants them."""
+    """Group rows by table, as `Save` expects them."""
     by_table: dict[str, list[Row]] = {}
     for row in rows:
         by_table.setdefault(row.table, []).append(row)
@@ -69,5 +69,5 @@ def tables(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 async def sizes(store: Store) -> dict[str, int]:
-    """How many rows the tables have, the empty ones left out."""
+    """The number of rows per table, without empty tables."""
     return {size.table: size.rows for size in await store.read("sizes") if size.rows}

@@ -1,4 +1,4 @@
-"""A wire between a store and PostgreSQL that can be cut and muted, for failures no server shows on request."""
+"""A TCP proxy between a store and PostgreSQL that can drop answers and close connections."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 SAVE_BYTES_MIN = 600
-"""A message this long carries rows to be written."""
+"""A message of this size contains rows to write."""
 
 
-class Wire:
-    """Carries bytes both ways on 127.0.0.1 until told otherwise."""
+class TcpProxy:
+    """Forwards bytes in both directions on 127.0.0.1 until a test interrupts it."""
 
     def __init__(self, dsn: str) -> None:
         self._parts = urlsplit(dsn)
@@ -27,7 +27,7 @@ class Wire:
 
     @property
     def dsn(self) -> str:
-        """The address of this end."""
+        """The DSN under which clients reach the proxy."""
         assert self._server is not None
         host, port = self._server.sockets[0].getsockname()
         user = self._parts.netloc.rpartition("@")[0]
@@ -36,19 +36,19 @@ class Wire:
         )
 
     def mute(self) -> None:
-        """From now on no answer arrives, and nobody is told: half-open."""
+        """Drop the answers from now on and keep the connections open (half-open connections)."""
         self._answers.clear()
 
     def unmute(self) -> None:
-        """Answers arrive again."""
+        """Forward answers again."""
         self._answers.set()
 
     def cut_before_an_answer(self, number: int = 1) -> None:
-        """What is sent arrives; instead of the first answer from now on, or another one, the connection is closed."""
+        """Forward what clients send, but close the connection instead of forwarding the given answer (the first by default)."""
         self._answers_until_cut = number
 
     def cut_before_the_answer_to_a_save(self) -> None:
-        """Likewise, but only behind something long enough to be a save: what became of its commit is not known."""
+        """Close the connection instead of forwarding the answer to the next save, so that the outcome of its commit is unknown."""
         self._cut_saves += 1
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -62,7 +62,7 @@ class Wire:
         self.connections += 1
         try:
             far, far_end = await self._open()
-        except OSError:  # the server is away
+        except OSError:  # the server is down
             near_end.close()
             return
 
@@ -99,8 +99,8 @@ class Wire:
                     await end.wait_closed()
 
     @contextlib.asynccontextmanager
-    async def strung(self) -> AsyncIterator[Wire]:
-        """The wire, until the end of the block."""
+    async def serve(self) -> AsyncIterator[TcpProxy]:
+        """Run the proxy until the end of the block."""
 
         def begin(near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
             task = asyncio.ensure_future(self._carry(near, near_end))

@@ -1,4 +1,4 @@
-"""Acts on both databases: what is intended is committed before it is called, and what governs it is read in that commit."""
+"""Acts on both databases: an intention is committed before its call, in the transaction that reads policy, freezes and caps."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ ASK = Ruling(version=1, outcome="needs_approval", people=1, people_in="release")
 
 
 class Acting(World):
-    """A world whose tenant has a policy and people; see `kernel.acting` for the same in memory."""
+    """A world whose tenant has a policy and people. `tests.kernel.act_story` is its counterpart in memory."""
 
     def act(self, name: str = "", label: str = "a#1", run: int = 0, **how: Any) -> ProposedAct:
-        """An action; without a name its key is the run's own."""
+        """An action. Without a name, its key is unique to the run."""
         given: dict[str, Any] = {
             "label": label,
             "connector": "github",
@@ -46,7 +46,7 @@ class Acting(World):
         return ProposedAct(**{**given, **how})
 
     async def speak(self, message: type[a.ActCommand], lease: Lease, **fields: Any) -> ActReply:
-        """A message about an act."""
+        """Send a command about an act."""
         context = self.context("governor", "system")
         reply: ActReply = await self.do(
             message(run_id=lease.run_id, idx=lease.idx, n=lease.n, context=context, **fields)
@@ -54,22 +54,20 @@ class Acting(World):
         return reply
 
     async def intend(self, lease: Lease, name: str = "", ruling: Ruling = ALLOW, **how: Any) -> ActReply:
-        """Intend a call."""
         act = how.pop("act", None) or self.act(name, run=lease.run_id)
         return await self.speak(
             a.IntendAct, lease, act=act, ruling=ruling, call_seconds=5.0, request=b"{}", **how
         )
 
     async def settled(self, lease: Lease, no: int | None, state: str = "succeeded", **how: Any) -> ActReply:
-        """Say what became of a call."""
+        """Report the outcome of a call."""
         return await self.speak(a.SettleAct, lease, no=no, state=state, **how)
 
     async def receipts(self, run: int) -> list[ReceiptRow]:
-        """The run's receipts."""
         return await self.read("receipts_of", run)
 
     async def write(self, name: str, row: msgspec.Struct) -> None:
-        """Write a row that is no run's."""
+        """Write a row that belongs to no run."""
 
         def transaction() -> Transaction[Any]:
             return (yield Query(name, scalars=astuple(row)))
@@ -77,14 +75,14 @@ class Acting(World):
         await self.store.transact(transaction)
 
     async def govern(self, revision: int = 1, version: int = 1, *frozen: str) -> None:
-        """Set what holds for the tenant."""
+        """Set the tenant's policy version and freezes."""
         text = msgspec.json.encode(dict.fromkeys(frozen, "person:cyd")).decode()
         await self.write(
             "save_governance", GovernanceRow("acme", version, None, None, text, "{}", revision, 0)
         )
 
     async def person(self, name: str, *groups: str, closed_at: int | None = None) -> None:
-        """Somebody of the tenant's."""
+        """Add a person to the tenant."""
         text = msgspec.json.encode(groups).decode()
         row = PersonRow("acme", name, name, '["approver"]', text, None, None, None, 0, closed_at=closed_at)
         await self.write("save_person", row)
@@ -120,7 +118,7 @@ async def test_an_action_has_a_receipt_before_and_after_its_call(place: Place) -
 @pytest.mark.clause("GOV-14")
 @pytest.mark.clause("GOV-15")
 async def test_a_key_means_one_effect_per_tenant(place: Place) -> None:
-    """I37: open it is busy, done it is reused, taken back it is free."""
+    """I37: the key of an open receipt is busy, of a succeeded receipt reused, of a reversed receipt free."""
     async with acting(place) as w:
         first, second = await w.begin(), await w.begin()
         reply = await w.intend(first, "sn:incident:1")
@@ -128,7 +126,9 @@ async def test_a_key_means_one_effect_per_tenant(place: Place) -> None:
         await w.settled(first, reply.no, result=b'"done"')
         again = await w.intend(second, "sn:incident:1")
         assert (again.state, again.source) == ("done", (first.run_id, reply.no))
-        assert await w.body(second.run_id, again.result_ref) == b'"done"', "kept where it was reused"
+        assert await w.body(second.run_id, again.result_ref) == b'"done"', (
+            "the run that reuses the receipt keeps a copy of the result"
+        )
         (reused,) = await w.receipts(second.run_id)
         assert reused.state == "reused"
         assert reply.no is not None
@@ -137,12 +137,12 @@ async def test_a_key_means_one_effect_per_tenant(place: Place) -> None:
         assert (await w.intend(third, "sn:incident:1")).state == "call"
         other = await w.begin(tenant="beta")
         await w.write("save_governance", GovernanceRow("beta", 1, None, None, "{}", "{}", 1, 0))
-        assert (await w.intend(other, "sn:incident:1")).state == "call", "another tenant's key is another key"
+        assert (await w.intend(other, "sn:incident:1")).state == "call", "keys are separate per tenant"
 
 
 @pytest.mark.parametrize("orchestrators", [1, 2])
 async def test_one_of_many_concurrent_actions_gets_the_key(place: Place, orchestrators: int) -> None:
-    """GOV-14, I37: also in one commit, and from two processes."""
+    """GOV-14, I37: in one commit and from two processes."""
     async with acting(place, orchestrators=orchestrators) as w:
         leases = [await w.begin() for _ in range(6)]
         bystander = await w.begin()
@@ -156,7 +156,7 @@ async def test_one_of_many_concurrent_actions_gets_the_key(place: Place, orchest
 
 
 async def test_policy_changes_apply_from_the_next_commit(place: Place) -> None:
-    """I40: policy, freezes and caps are read in the transaction that intends, also where the run is known by heart."""
+    """I40: policy, freezes and caps are read in the transaction that intends, even if the run's snapshot is cached."""
     async with acting(place) as w:
         lease = await w.begin()
         assert (await w.intend(lease, act=w.act(label="a#1", run=lease.run_id))).state == "call"
@@ -236,8 +236,8 @@ async def test_a_person_can_settle_an_unknown_receipt_after_its_run_has_ended(pl
     async with acting(place) as w:
         lease = await w.begin()
         reply = await w.intend(lease)
-        told = await w.settled(lease, reply.no, "unknown", settle_within_seconds=60.0)
-        await w.say(c.Suspend, lease, waits=(told.no,))
+        settled = await w.settled(lease, reply.no, "unknown", settle_within_seconds=60.0)
+        await w.say(c.Suspend, lease, waits=(settled.no,))
         assert await w.status(lease.run_id) == "waiting_approval"
         await w.later(61).sweep()
         assert (await w.run(lease.run_id)).reason == "RECEIPT_UNKNOWN"
@@ -253,7 +253,7 @@ async def test_a_person_can_settle_an_unknown_receipt_after_its_run_has_ended(pl
 
 
 async def test_a_reversal_marks_the_receipt_of_the_original_run(place: Place) -> None:
-    """Delivered by the outbox, recognised when repeated."""
+    """The outbox delivers the reversal; a repeated delivery changes nothing."""
     async with acting(place) as w:
         first = await w.begin()
         done = await w.intend(first)
@@ -285,7 +285,7 @@ async def test_a_cancel_starts_one_compensation_run(place: Place) -> None:
         await w.settle()
         (undo,) = [run for run in await w.run_ids() if run != lease.run_id]
         await w.orchestrator.deliver(owed)
-        assert len(await w.run_ids()) == 2, "delivered twice, made once"
+        assert len(await w.run_ids()) == 2, "two deliveries create one run"
         spec, run = await w.spec(undo), await w.run(undo)
         assert (run.workflow, spec.undo_of, spec.requester, spec.involved) == (
             "tenure.undo",
@@ -382,15 +382,15 @@ async def test_explain_names_the_approver_that_an_act_waits_for(place: Place) ->
         await w.approve(lease.run_id, asked.no, by="person:bob", digest=act.digest.hex())
         lease = await w.claim()
         reply = await w.intend(lease, act=act, ruling=ASK, approval_no=asked.no)
-        told = await w.settled(lease, reply.no, "unknown")
-        await w.say(c.Suspend, lease, waits=(told.no,))
+        settled = await w.settled(lease, reply.no, "unknown")
+        await w.say(c.Suspend, lease, waits=(settled.no,))
         why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
         assert (why.reason, why.step) == ("receipt", "close/a#1")
         assert f"tenure receipts settle {ids.receipt_text(lease.run_id, reply.no or 0)} done" in why.text
 
 
 async def test_an_action_checks_again_after_another_one_took_its_key(place: Place) -> None:
-    """I37: the index refuses the save, and the next look says who holds the key."""
+    """I37: the unique index refuses the save, and the next decision finds the holder of the key."""
     async with acting(place) as w:
         first, second = await w.begin(), await w.begin()
         await w.intend(first, "mine")

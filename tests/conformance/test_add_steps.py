@@ -1,4 +1,4 @@
-"""Steps that are added twice, because the first answer was lost, are added once."""
+"""Steps that are added twice because the first answer was lost exist once."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def test_adding_the_same_steps_again_changes_nothing(place: Place) -> None
         assert await w.bundle(run) == before
         await w.add(run, step("more"))
         before = await w.bundle(run)
-        assert await w.add(run, *ADDED) == first, "also when others came after them"
+        assert await w.add(run, *ADDED) == first, "later steps do not change the answer"
         assert await w.bundle(run) == before
 
 
 async def test_two_additions_in_one_commit_are_distinguished(place: Place) -> None:
-    """They had one moment, and so a repeat of either looked like a part of both."""
+    """Regression: both additions had the same timestamp, so a repeat of one looked like a part of both."""
     async with World(place) as w:
         run = await w.create(plan=["a"], profile="delta-ci")
         added = await asyncio.gather(*(w.add(run, step(name, "a")) for name in "bcd"))
@@ -45,13 +45,13 @@ async def test_two_additions_in_one_commit_are_distinguished(place: Place) -> No
         await w.crash()
         assert [await w.add(run, step(name, "a")) for name in "bcd"] == added
         async with w.refuses("PLAN_INVALID"):
-            await w.add(run, step("b", "a"), step("c", "a"))  # they were asked for one by one
+            await w.add(run, step("b", "a"), step("c", "a"))  # b and c were added separately
         assert await w.bundle(run) == before
 
 
 @pytest.mark.parametrize("done", [False, True])
 async def test_a_step_with_other_needs_is_another_step(place: Place, done: bool) -> None:
-    """Those before the last one were not looked at: fewer needs passed for a repeat."""
+    """Regression: only the last step's needs were compared, so fewer needs counted as a repeat."""
     async with World(place) as w:
         run = await w.create(plan=["a", step("b"), step("last")], profile="delta-ci")
         added = await w.add(run, step("more", "a", "b"), step("most", "more", "b"))
@@ -91,7 +91,7 @@ async def test_a_strict_sequence_recognises_a_repeated_addition(place: Place, do
         assert await w.add(run, "c", "d") == {"steps": 4}
         assert await w.add(run, "c", "d") == {"steps": 4}
         async with w.refuses("PLAN_INVALID"):
-            await w.add(run, "d")  # a part of it is no repeat
+            await w.add(run, "d")  # a part of an addition is not a repeat
         async with w.refuses("PLAN_INVALID"):
             await w.add(run, "d", "c")
 
@@ -129,6 +129,6 @@ async def test_different_steps_with_the_same_names_are_refused(
         async with w.refuses("PLAN_INVALID"):
             await w.add(run, *ADDED, step("one more"))
         async with w.refuses("PLAN_INVALID"):
-            await w.add(run, c.StepSpec(name="last"))  # it came behind the gate
+            await w.add(run, c.StepSpec(name="last"))  # the original `last` followed the gate
         async with w.refuses("PLAN_INVALID"):
-            await w.add(run, "a", step("open"))  # what the run began with was not added
+            await w.add(run, "a", step("open"))  # steps of the first plan were not added

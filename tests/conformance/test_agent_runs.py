@@ -1,4 +1,4 @@
-"""Agent runs: its clauses, shown by runs under its profile."""
+"""The clauses of agent runs, shown by runs under that profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGR = "agent-runs"
 async def test_a_run_is_requested_queued_running_and_completed(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=AGR, plan=None)
-        assert run_words(AGR, await w.events(run)) == ["requested"]  # taken, not yet acknowledged
+        assert run_words(AGR, await w.events(run)) == ["requested"]  # accepted, not yet acknowledged
         await w.plan_ready(run, "collect", "execute-agent", "finalize")
         assert run_words(AGR, await w.events(run)) == ["requested", "queued"]
         for done in range(3):
@@ -41,7 +41,7 @@ async def test_a_step_update_keeps_the_run_running_and_counts(place: Place) -> N
             row = await w.run(lease.run_id)
             assert (row.status, row.steps_done) == ("running", n)
         await w.complete(lease)
-        assert (await w.run(lease.run_id)).steps_done == 3  # the body itself is not a step people see
+        assert (await w.run(lease.run_id)).steps_done == 3  # the body itself is not a visible step
 
 
 @pytest.mark.clause("AGR-01")
@@ -93,7 +93,7 @@ async def test_completed_and_failed_are_final(place: Place) -> None:
                 async with w.refuses("RUN_TERMINAL_STATE"):
                     await w.do(command)
             await w.at("20:00:00" if run == failed else "10:30:00").sweep()
-            assert await w.events(run) == events  # archived: time changes nothing either
+            assert await w.events(run) == events  # terminal runs do not change with time
 
 
 @pytest.mark.clause("AGR-08")
@@ -127,7 +127,7 @@ async def test_a_step_has_120_seconds_and_a_run_600(place: Place) -> None:
         assert lease.timeout_at - attempt.granted_at == us(120)
         await w.at("10:01:58").sweep()
         assert (await w.step(run, "execute-agent")).state == "running"
-        await w.at("10:02:01").sweep()  # this try is over, the next one waits its second
+        await w.at("10:02:01").sweep()  # this try is over; the next one waits for its backoff of a second
         row = await w.step(run, "execute-agent")
         assert (row.state, row.last_error) == ("retry_wait", "STEP_TIMED_OUT")
         async with w.refuses("LEASE_STALE"):
@@ -139,12 +139,12 @@ async def test_a_step_has_120_seconds_and_a_run_600(place: Place) -> None:
         assert (await w.run(run)).reason == "RUN_TIMED_OUT"
 
 
-# ------------------------------------------------------------------------------------ the same anywhere
+# ------------------------------------------------------------------------------------ the same on every store
 
 
-async def _a_long_story(place: Place) -> list[object]:
-    """Something of everything; what its history says, without ids and times."""
-    told: list[object] = []
+async def _history_of_a_long_run(place: Place) -> list[object]:
+    """One run that fails, loses a worker, waits and is canceled; its history without ids and times."""
+    history: list[object] = []
     async with World(place, orchestrators=2) as w:
         other = w.through(1)
         run = await w.create(profile=AGR, plan=["a", gate(), "b"], input=b"{}")
@@ -167,19 +167,19 @@ async def _a_long_story(place: Place) -> list[object]:
         await w.complete(last, b"too late")
         for event in await w.events(run):
             body = decode_body(event)
-            told.append(
+            history.append(
                 (event.kind, event.actor, event.initiator, body.get("edges"), sorted(body.get("set", {})))
             )
-        told.append(await w.states(run))
-        told.append([(row.state, row.lease, row.owner) for row in await w.attempts(run)])
-        told.append(run_words(AGR, await w.events(run)))
-    return told
+        history.append(await w.states(run))
+        history.append([(row.state, row.lease, row.owner) for row in await w.attempts(run)])
+        history.append(run_words(AGR, await w.events(run)))
+    return history
 
 
 @pytest.mark.clause("AGR-12")
-async def test_every_store_records_the_same_story(tmp_path: Path, postgres_place: Place) -> None:
-    on_sqlite = await _a_long_story(Place("sqlite", str(tmp_path / "world.db")))
-    on_postgres = await _a_long_story(postgres_place)
+async def test_every_store_records_the_same_history(tmp_path: Path, postgres_place: Place) -> None:
+    on_sqlite = await _history_of_a_long_run(Place("sqlite", str(tmp_path / "world.db")))
+    on_postgres = await _history_of_a_long_run(postgres_place)
     assert on_sqlite == on_postgres
     assert on_sqlite[-1] == ["requested", "queued", "running", "failed"]
 

@@ -1,4 +1,4 @@
-"""Approval runs: its clauses, shown by runs under its profile."""
+"""The clauses of approval runs, shown by runs under that profile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ APR = "approval-runs"
 STATUSES = {"PENDING", "RUNNING", "WAITING_APPROVAL", "SUCCEEDED", "FAILED", "CANCELED"}
 
 
-async def live_every_life(w: World) -> list[int]:
+async def take_every_transition(w: World) -> list[int]:
     """Runs that together take every run and step transition of the tables."""
     runs = []
 
@@ -53,7 +53,7 @@ async def live_every_life(w: World) -> list[int]:
 @pytest.mark.clause("APR-01", "APR-02", "APR-03")
 async def test_runs_and_steps_take_exactly_the_transitions_of_the_tables(place: Place) -> None:
     async with World(place) as w:
-        runs = await live_every_life(w)
+        runs = await take_every_transition(w)
         lives = [run_words(APR, await w.events(run)) for run in runs]
         step_lives = [
             step_words(APR, await w.events(run), row.idx) for run in runs for row in await w.steps(run)
@@ -61,7 +61,7 @@ async def test_runs_and_steps_take_exactly_the_transitions_of_the_tables(place: 
     assert set().union(*map(changes, lives)) == document(APR, "run")
     assert {word for life in lives for word in life} == STATUSES
     shown = set().union(*map(changes, step_lives))
-    assert shown >= document(APR, "step") - {("RUNNING", "RUNNING")}  # reclaimed: shown below
+    assert shown >= document(APR, "step") - {("RUNNING", "RUNNING")}  # the step's reclaim is tested below
     assert shown <= table(APR, "step")
     assert {word for life in step_lives for word in life} == STATUSES
 
@@ -102,7 +102,7 @@ async def test_a_worker_never_gets_an_approval_step(place: Place) -> None:
         for message in (c.Complete, c.Fail, c.Heartbeat):
             async with w.refuses("LEASE_NOT_FOUND"):
                 await w.do(message(run_id=run, idx=0, n=1, seq=1))
-        await w.approve(run)  # only this moves it
+        await w.approve(run)  # only an approval moves the step
         assert await w.states(run) == {"gate": "succeeded", "deploy": "ready"}
         assert await w.attempts(run, "gate") == []
 
@@ -132,7 +132,7 @@ async def test_a_plan_that_is_not_strictly_sequential_is_refused(place: Place, g
 
 @pytest.mark.clause("APR-03", "APR-07")
 async def test_a_stale_step_is_reclaimed_and_its_former_worker_cannot_finish_it(place: Place) -> None:
-    async with World(place) as w:  # reclaim_after is the lease's length: 300 seconds
+    async with World(place) as w:  # reclaim_after is the lease length: 300 seconds
         run = await w.create(profile=APR, plan=["tool"])
         former = await w.claim("bob")
         await w.at("10:04:59").sweep()
@@ -189,7 +189,7 @@ async def test_approving_the_last_gate_completes_the_run(place: Place) -> None:
         run = await w.create(profile=APR, plan=["tool", gate("first"), gate("last")])
         await w.work_off(run)
         await w.approve(run)
-        assert await w.status(run) == "waiting_approval"  # the other gate is open by now
+        assert await w.status(run) == "waiting_approval"  # the other gate is open now
         await w.approve(run)
         assert run_words(APR, await w.events(run)) == ["PENDING", "RUNNING", "WAITING_APPROVAL", "SUCCEEDED"]
 

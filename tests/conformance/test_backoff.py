@@ -1,4 +1,4 @@
-"""A backoff and a deadline that stands still while a person is asked."""
+"""Backoffs and deadlines that pause while a run waits for a person."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PLAN = [
 
 
 async def in_backoff(w: World, **how: object) -> tuple[int, int]:
-    """A run of 100 s whose first step has failed and whose gate is about to open; when it failed."""
+    """A run with a timeout of 100 s whose first step has failed and whose gate is about to open, and the time of the failure."""
     run = await w.create(plan=PLAN, profile="delta-ci", timeout_seconds=100, **how)
     leases = {lease.name: lease for lease in await w.claims(limit=2)}
     failed_at = w.now
     await w.fail(leases["flaky"], "NETWORK")
     row = await w.step(run, "flaky")
-    assert row.eligible_at == (await w.run(run)).deadline_at, "it is cut to the deadline"
+    assert row.eligible_at == (await w.run(run)).deadline_at, "the backoff ends at the deadline"
     await w.later(10).complete(leases["first"])
     return run, failed_at
 
@@ -37,7 +37,7 @@ async def test_a_shortened_backoff_is_restored_when_a_gate_opens_after_the_failu
         row = await w.step(run, "flaky")
         assert near(row.eligible_at, failed_at + us(300))
         assert row.wake_at == row.eligible_at
-        await w.later(200).sweep()  # the deadline would have been long ago
+        await w.later(200).sweep()  # without the pause, the deadline would have passed
         assert await w.claims() == []
         await w.later(95).sweep()
         assert (await w.claim()).name == "flaky"

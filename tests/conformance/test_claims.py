@@ -1,6 +1,6 @@
-"""A claim looks past what others hold, and past what may not be taken.
+"""A claim skips locked runs and steps that it may not take.
 
-SQLite has one writer and no locked runs, so what is about locks is PostgreSQL's.
+SQLite has one writer and no row locks, so the tests about locks run on PostgreSQL only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.conformance.world import Place, World, step
 
 @contextlib.asynccontextmanager
 async def locked(dsn: str, *runs: int) -> AsyncIterator[None]:
-    """Somebody else's transaction holds these runs meanwhile."""
+    """Lock these runs in a transaction of another connection."""
     connection = await asyncpg.connect(dsn)
     try:
         async with connection.transaction():
@@ -55,12 +55,12 @@ async def test_a_locked_claim_queue_yields_to_another_queue(postgres_dsn: str) -
         assert (await w.claim()).run_id == held
 
 
-# --------------------------------------------------------------------------------- past full workflows
+# --------------------------------------------------------------------------------- workflows at their caps
 
 
 @pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Small windows; how many steps each query for candidates asked for."""
+def window_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Make the windows small, and record how many steps each query for candidates requests."""
     asked: list[int] = []
 
     def counting(name: str, rows: Sequence[tuple[Any, ...]] = (), scalars: tuple[Any, ...] = ()) -> Query:
@@ -77,43 +77,49 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 FULL = [Cap("acme", "wf:full", max_concurrency=1)]
 
 
-async def test_a_claim_searches_past_a_full_workflow_up_to_a_limit(place: Place, looked: list[int]) -> None:
+async def test_a_claim_searches_past_a_full_workflow_up_to_a_limit(
+    place: Place, window_sizes: list[int]
+) -> None:
     async with World(place, caps=FULL) as w:
         full = await w.create(workflow="full", plan=[step(f"s{n}") for n in range(300)])
         first = await w.claim()
         assert first.run_id == full
         free = [await w.create(workflow="free", plan=["a"], priority=-n) for n in range(3)]
-        looked.clear()
+        window_sizes.clear()
         found: list[int] = []
         calls = 0
         while len(found) < 3:
             leases = await w.claims(limit=2)
             found += [lease.run_id for lease in leases]
             calls += 1
-            assert sum(looked) <= 5 * 3 * 8, "five tries of three windows"
+            assert sum(window_sizes) <= 5 * 3 * 8, "five tries of three windows of eight steps"
             assert calls < 10
-            looked.clear()
+            window_sizes.clear()
         assert found == free
         assert calls > 2
         for _ in range(10):
-            assert await w.claims() == [], "it comes around and finds nothing"
+            assert await w.claims() == [], "the search wraps around and finds nothing"
         await w.complete(first)
-        assert (await w.claim()).run_id == full, "what is at the head is seen at once when there is room"
+        assert (await w.claim()).run_id == full, (
+            "the head of the queue is found immediately once the cap has room"
+        )
 
 
-async def test_work_at_the_head_of_a_queue_is_found_immediately(place: Place, looked: list[int]) -> None:
+async def test_work_at_the_head_of_a_queue_is_found_immediately(
+    place: Place, window_sizes: list[int]
+) -> None:
     async with World(place, caps=FULL) as w:
         await w.create(workflow="full", plan=[step(f"s{n}") for n in range(40)])
         await w.claim()
         assert await w.claims() == []
         urgent = await w.create(workflow="free", plan=["a"], priority=5)
-        looked.clear()
+        window_sizes.clear()
         assert (await w.claim()).run_id == urgent
-        assert looked == [8]
+        assert window_sizes == [8]
 
 
 async def test_a_claim_does_not_confuse_a_run_with_a_deleted_run_of_the_same_id(place: Place) -> None:
-    """One process knows a run that others have finished and deleted meanwhile, and then its id is given to a child."""
+    """One process caches a run that others finish and delete. Then a child gets the same id."""
     async with World(place, orchestrators=2) as w:
         here, there = w.through(0), w.through(1)
         run = await here.create(plan=["old"])
@@ -125,6 +131,6 @@ async def test_a_claim_does_not_confuse_a_run_with_a_deleted_run_of_the_same_id(
         child = c.StartChild(run_id=run, workflow="flow", code_version="1", profile="tenure", plan=plan)
         await there.wait(parent, "child", child=child)
         await w.settle()
-        assert (await w.run(run)).version == 1, "as the one before it"
+        assert (await w.run(run)).version == 1, "the new run has the version that the cached run had"
         lease = await here.claim()
         assert (lease.run_id, lease.tenant, lease.name) == (run, "beta", "new")

@@ -1,4 +1,4 @@
-"""What waits in a lane, and what a batch takes of it."""
+"""Commit lanes: the order of pending commands, and which of them a batch takes."""
 
 import asyncio
 from typing import Any
@@ -102,7 +102,6 @@ def test_tenants_take_turns_if_a_batch_is_full() -> None:
 
 
 def is_alone(lane: CommitLane) -> bool:
-    """Whether a command would be alone."""
     return lane.is_idle
 
 
@@ -110,11 +109,11 @@ async def test_a_command_is_alone_only_if_nothing_waits_or_is_being_committed() 
     lane = a_lane()
     assert is_alone(lane)
     put(lane, paused(1))
-    assert not is_alone(lane), "one is waiting"
+    assert not is_alone(lane), "one command is pending"
     lane.take()
     assert is_alone(lane), "the last batch was one command"
     put(lane, keyed(2))
-    assert not is_alone(lane), "one is waiting beside the queue"
+    assert not is_alone(lane), "one gated command is pending"
     lane.take()
     lane.busy = True
     assert not is_alone(lane), "a batch is being committed"
@@ -128,6 +127,6 @@ async def test_a_command_is_alone_only_if_nothing_waits_or_is_being_committed() 
     for _ in range(LONE_COMMANDS_MAX):
         assert is_alone(lane)
         lane.count_lone_command(loop)
-    assert not is_alone(lane), "the loop has to turn"
+    assert not is_alone(lane), "the event loop must turn first"
     await asyncio.sleep(0)
     assert is_alone(lane)

@@ -1,4 +1,4 @@
-"""What a hostile reader found at the seams between runs, processes and commits; each is a story here."""
+"""Regressions at the boundaries between runs, processes and commits, found by review."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.run_rows import Cap
-from tests.conformance.faults import Faulty
+from tests.conformance.faults import FaultyStore
 from tests.conformance.world import Place, World
 
 
@@ -29,7 +29,7 @@ async def test_a_child_whose_id_is_taken_fails_and_its_parent_continues(place: P
 
 
 async def test_retention_keeps_the_outbox_and_the_idempotency_key_of_a_run(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         lease = await w.begin(profile="delta-ci")
         child = w.orchestrator.new_id("default")
@@ -38,7 +38,7 @@ async def test_retention_keeps_the_outbox_and_the_idempotency_key_of_a_run(place
         await w.suspend(lease, reply.no)
         await w.settle()
         work = await w.claim()
-        w.orchestrator.deliver = _nobody  # type: ignore[method-assign]  # the process dies after the commit
+        w.orchestrator.deliver = _deliver_nothing  # type: ignore[method-assign]  # the process dies after the commit
         await w.complete(work)
         await w.tell(c.SealRun, child)
         await w.tell(c.DeleteRun, child)
@@ -48,7 +48,7 @@ async def test_retention_keeps_the_outbox_and_the_idempotency_key_of_a_run(place
         assert await w.status(lease.run_id) == "succeeded"
 
 
-async def _nobody(rows: object, lacking: object = None) -> int:
+async def _deliver_nothing(rows: object, lacking: object = None) -> int:
     del rows, lacking
     return 0
 
@@ -78,12 +78,12 @@ async def test_refused_creations_with_one_key_block_nothing(place: Place) -> Non
 
 
 async def test_a_cap_set_by_another_process_applies_to_new_runs(place: Place) -> None:
-    """Remembered caps age; a creation that finds them too old reads them in its transaction."""
+    """Cached caps expire. A creation that finds them expired reads them in its transaction."""
     async with World(place) as w:
         await w.create(plan=["a"])
         await w.store.put_caps([Cap("t_acme", "", max_runs_per_min=2)])
         w.orchestrator._caps.until = -1.0
-        w.orchestrator._caps.refreshing = True  # the refresh beside is slow
+        w.orchestrator._caps.refreshing = True  # the background refresh is slow
         answers = await asyncio.gather(
             *(w.created(plan=["a"], tenant="t_acme") for _ in range(6)), return_exceptions=True
         )
@@ -93,7 +93,7 @@ async def test_a_cap_set_by_another_process_applies_to_new_runs(place: Place) ->
 
 
 async def test_a_command_that_the_store_rejects_fails_alone(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(8)]
         store.before.extend([RuntimeError("a defect")] * 2)
@@ -103,7 +103,7 @@ async def test_a_command_that_the_store_rejects_fails_alone(place: Place) -> Non
 
 
 async def test_a_pending_heartbeat_is_answered_when_its_orchestrator_stops(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         lease = await w.begin()
         store.door.clear()
@@ -117,7 +117,7 @@ async def test_a_pending_heartbeat_is_answered_when_its_orchestrator_stops(place
 
 
 async def test_a_cached_snapshot_is_not_used_for_a_new_run_with_the_same_id(place: Place) -> None:
-    """Another process deletes a run and makes one with the same id, which comes to the same version."""
+    """Another process deletes a run and creates one with the same id, which reaches the same version."""
     async with World(place, orchestrators=2) as here:
         there = here.through(1)
         run = await here.create(workflow="first", plan=["work"])
@@ -140,7 +140,7 @@ async def test_a_cached_snapshot_is_dropped_when_another_process_changes_the_run
         await there.complete(await there.claim("bob"))
         lease = await there.claim("bob")
         assert run in here.orchestrator._cache, (
-            "this process still has it as it was: nothing is leased, b is not ready"
+            "the cache of this process is outdated: nothing is leased, b is not ready"
         )
         await here.later(90).sweep()
         assert [attempt.state for attempt in await w.attempts(run, "b")] == ["stale"]

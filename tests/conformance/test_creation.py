@@ -1,4 +1,4 @@
-"""How runs come to be: plans, idempotency keys, delays, keys that let one run in at a time."""
+"""Creating runs: plans, idempotency keys, delays, and concurrency keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_an_invalid_plan_is_refused_as_a_whole(place: Place, plan: Any, pr
             await w.create(plan=plan)
         assert problem in str(refusal.value)
         assert await w.run_ids() == []
-        # A planner's answer is checked alike, and the run goes on planning.
+        # A planner's plan is checked the same way, and the run stays in planning.
         run = await w.create(plan=None)
         async with w.refuses("PLAN_INVALID"):
             await w.plan_ready(run, *plan)
@@ -109,7 +109,7 @@ async def test_concurrent_requests_with_one_key_create_one_run(place: Place) -> 
         assert len({answer.run_id for answer in answers}) == 1
         assert sum(not answer.again for answer in answers) == 1
         assert len(await w.run_ids()) == 1
-        # The key belongs to tenant and source: elsewhere it is another one.
+        # The key belongs to a tenant and a source; for others it is a different key.
         others = [
             await w.create(plan=["a"], source="api", idempotency_key="delivery-1"),
             await w.create(plan=["a"], source="github_webhook", idempotency_key="delivery-1", tenant="other"),
@@ -221,7 +221,7 @@ async def test_resuming_a_failed_run_reuses_its_resumable_checkpoints(place: Pla
         again = await w.claim()
         assert (again.run_id, again.input, again.recorded) == (resumed, b"in", True)
         await w.complete(again)
-        async with w.refuses("RUN_TERMINAL_STATE"):  # a succeeded one has nothing left
+        async with w.refuses("RUN_TERMINAL_STATE"):  # a succeeded run has nothing to resume
             await w.resume(resumed)
 
 
@@ -233,13 +233,13 @@ async def test_a_step_knows_whether_it_has_checkpoints_not_how_many(place: Place
             await w.checkpoint(lease, name, output=b"ok")
         assert (await w.step(lease.run_id)).recorded is True
         await w.fail(lease, "TESTS_FAILED")
-        resumed = await w.resume(lease.run_id)  # with all three of them
+        resumed = await w.resume(lease.run_id)  # the new run has all three checkpoints
         await w.crash()
         assert (await w.step(resumed)).recorded is True
         assert (await w.claim()).recorded is True
-        told = b"".join(event.body for event in (await w.bundle(resumed)).events)
-        assert told.count(b'"recorded":true') == 1
-        assert (await w.run(resumed)).checkpoints == 3, "the run counts them"
+        bodies = b"".join(event.body for event in (await w.bundle(resumed)).events)
+        assert bodies.count(b'"recorded":true') == 1
+        assert (await w.run(resumed)).checkpoints == 3, "the run counts its checkpoints"
 
 
 async def test_resuming_a_declared_run_skips_succeeded_steps(place: Place) -> None:

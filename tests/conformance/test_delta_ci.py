@@ -1,4 +1,4 @@
-"""Delta CI: its clauses, shown by runs under its profile."""
+"""The clauses of Delta CI, shown by runs under that profile."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.profile_words import changes, document, edges, lives, run_words, step
 DCI = "delta-ci"
 
 
-async def every_run_life(w: World) -> list[int]:
+async def take_every_run_transition(w: World) -> list[int]:
     """Runs that together take the transitions 1 to 11."""
     runs = []
 
@@ -47,14 +47,19 @@ async def every_run_life(w: World) -> list[int]:
 @pytest.mark.clause("DCI-01", "DCI-02")
 async def test_runs_take_exactly_the_transitions_1_to_12_each_with_its_owner(place: Place) -> None:
     async with World(place) as w:
-        histories = [await w.events(run) for run in await every_run_life(w)]
+        histories = [await w.events(run) for run in await take_every_run_transition(w)]
         outcomes = {(await w.run(events[0].run_id)).status for events in histories}
     words = [run_words(DCI, events) for events in histories]
     shown = set().union(*map(changes, words))
     assert shown == document(DCI, "run")
     assert {word for life in words for word in life} == set(profiles.get(DCI).run.states)
     assert {life[-1] for life in words} == {"REPORTED"}
-    assert outcomes == {"succeeded", "failed", "canceled", "timed_out"}  # kept beside REPORTED
+    assert outcomes == {
+        "succeeded",
+        "failed",
+        "canceled",
+        "timed_out",
+    }  # the outcome is kept when the word is REPORTED
 
     taken = [edge for events in histories for edge in edges(events) if edge.machine == "run"]
     assert {edge.owner for edge in taken} == {"orchestrator"}
@@ -74,7 +79,9 @@ async def test_a_reported_run_is_reported_once_and_never_changes_again(place: Pl
         async with w.refuses("FORBIDDEN"):
             await w.tell(c.MarkReported, run)
         assert not (await w.tell(c.AttestReported, run))["again"]
-        assert run_words(DCI, await w.events(run))[-1] == "SUCCESS", "somebody's word is not the reporter's"
+        assert run_words(DCI, await w.events(run))[-1] == "SUCCESS", (
+            "an attestation by a user does not change the shown status"
+        )
         assert await w.report(run) == {"again": False}
         assert run_words(DCI, await w.events(run))[-1] == "REPORTED"
         before = await w.bundle(run)
@@ -91,7 +98,7 @@ async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
         assert (await w.status(run), await w.steps(run), await w.claims()) == ("planning", [], [])
         assert await w.plan_ready(run, step("build"), step("lint"), step("test", "build")) == {"steps": 3}
         assert await w.states(run) == {"build": "ready", "lint": "ready", "test": "pending"}
-        async with w.refuses("RUN_INVALID_TRANSITION"):  # a second plan comes too late
+        async with w.refuses("RUN_INVALID_TRANSITION"):  # the run already has a plan
             await w.plan_ready(run, "other")
 
 
@@ -130,7 +137,7 @@ async def test_success_needs_every_required_job_and_no_other(place: Place) -> No
         assert await w.status(run) == "running"
         assert (await w.states(run))[
             "docs"
-        ] == "ready"  # an allowed failure counts as done for what is behind
+        ] == "ready"  # an allowed failure counts as done for the steps that need it
         await w.complete(build)
         await w.complete(await w.claim())
         assert run_words(DCI, await w.events(run))[-1] == "SUCCESS"
@@ -154,7 +161,7 @@ async def test_a_run_fails_by_a_required_job_by_its_plan_or_by_its_timeout(place
                 assert await w.states(run) == {"build": "canceled", "lint": "canceled", "test": "canceled"}
             else:
                 await w.fail(build, "COMPILE_ERROR")
-                # In that same commit: what was behind it is skipped, the sibling's lease revoked.
+                # The same commit skips the dependents and revokes the sibling's lease.
                 assert await w.states(run) == {"build": "failed", "lint": "canceled", "test": "skipped"}
             async with w.refuses("LEASE_STALE"):
                 await w.complete(lint)
@@ -169,12 +176,12 @@ async def test_canceled_needs_a_request_and_an_ack_or_a_passed_deadline(place: P
         run = await w.create(profile=DCI, plan=plan)
         lease = await w.claim()
         assert await w.cancel(run) == {"status": "canceling", "again": False}
-        # Phase one: the queued job ended at once, the runner is told at its next message.
+        # Phase one: the queued job ends at once; the runner learns of the cancel at its next message.
         assert await w.states(run) == {"build": "canceling", "test": "canceled"}
         assert (await w.beat(lease)).cancel
         assert await w.claims("carol", limit=10) == []
         assert await w.cancel(run) == {"status": "canceling", "again": True}
-        # Phase two.
+        # Phase two: the runner acknowledges, the deadline passes, or the lease expires.
         if how == "acknowledged":
             await w.at("10:00:20").cancel_ack(lease)
         elif how == "deadline":
@@ -230,13 +237,13 @@ async def test_a_newer_run_for_the_same_ref_supersedes_the_older_ones(place: Pla
         await w.settle()
         assert (await w.beat(lease)).cancel
         assert await w.status(second) == "queued"
-        assert await w.claims() == []  # one at a time: the older one has not stopped yet
+        assert await w.claims() == []  # one run at a time: the older one has not stopped yet
         await w.cancel_ack(lease)
         await w.settle()
         row = await w.run(first)
         assert (row.status, row.reason) == ("canceled", "SUPERSEDED")
         assert (await w.claim()).run_id == second
-        # A third supersedes the running one, and with it nothing of another ref.
+        # A third run supersedes the running one, and no run of another ref.
         other = await w.create(profile=DCI, plan=["build"], concurrency_key="acme/site@release")
         third = await w.create(**same, concurrency_mode="supersede")
         await w.settle()
@@ -264,17 +271,17 @@ async def test_the_poll_finds_a_key_whose_wake_up_was_lost(place: Place) -> None
         first, second, third = [await w.create(**same) for _ in range(3)]
         await complete_and_lose_the_wake_up(w, first)
         await w.at("10:00:04").sweep()
-        assert await w.claims() == []  # nobody has told the next one, and it has not looked yet
-        await w.at("10:00:06").sweep()  # whoever is first in line looks every five seconds
+        assert await w.claims() == []  # the wake-up was lost and the poll is not due yet
+        await w.at("10:00:06").sweep()  # the first run in line polls every five seconds
         await complete_and_lose_the_wake_up(w, second)
         await w.at("10:00:29").sweep()
         assert await w.claims() == []
-        await w.at("10:00:31").sweep()  # whoever stands behind somebody does so every thirty
+        await w.at("10:00:31").sweep()  # the other runs in line poll every thirty seconds
         assert (await w.claim()).run_id == third
 
 
 async def complete_and_lose_the_wake_up(w: World, run: int) -> None:
-    """The run frees its key, and whoever it owes that to hears nothing of it, now or later."""
+    """Complete the run, which frees its key, and delete the outbox rows that would wake the next run."""
     lease = await w.claim()
     assert lease.run_id == run
     await w.complete(lease)
@@ -331,7 +338,7 @@ async def test_the_first_heartbeat_starts_the_work_and_later_ones_only_extend(pl
         await w.complete(lease)
 
 
-async def every_job_life(w: World) -> list[int]:
+async def take_every_job_transition(w: World) -> list[int]:
     """Runs of one job that together take the transitions 1 to 11 of the job machine."""
     runs = []
 
@@ -371,7 +378,7 @@ async def every_job_life(w: World) -> list[int]:
 @pytest.mark.clause("DCI-07", "DCI-09")
 async def test_jobs_attempts_and_leases_take_their_transitions_and_no_others(place: Place) -> None:
     async with World(place) as w:
-        histories = [await w.events(run) for run in await every_job_life(w)]
+        histories = [await w.events(run) for run in await take_every_job_transition(w)]
         run = await w.create(profile=DCI, plan=["build"])
         await w.revoke(await w.claim(ack=False))
         await w.revoke(await w.claim())
@@ -381,7 +388,7 @@ async def test_jobs_attempts_and_leases_take_their_transitions_and_no_others(pla
 
     attempts = [life for events in histories for life in lives(DCI, "attempt", events)]
     shown = set().union(*map(changes, attempts))
-    # 7 and 11 go by the next attempt, which the job's own words showed above.
+    # Transitions 7 and 11 start a new attempt. The job's words above show them.
     next_one = {(a, "QUEUED") for a in ("LEASED", "STARTING", "RUNNING", "FAILED", "TIMED_OUT")}
     assert document(DCI, "attempt") - next_one <= shown <= table(DCI, "attempt")
     assert {word for life in attempts for word in life} == set(profiles.get(DCI).attempt.states)
@@ -467,7 +474,7 @@ async def test_a_message_on_an_ended_lease_is_stale_and_changes_nothing(place: P
             await w.at("10:01:01").sweep()
         else:
             await w.revoke(old)
-        new = await w.claim("bob")  # the same name: the fence tells them apart
+        new = await w.claim("bob")  # the same worker name: the fence distinguishes the two leases
         (live,) = [row for row in await w.attempts(run) if row.lease in ("granted", "active")]
         assert live.n == new.n == 2
         messages: list[tuple[type[c.LeaseCommand], dict[str, Any]]] = [
@@ -476,7 +483,7 @@ async def test_a_message_on_an_ended_lease_is_stale_and_changes_nothing(place: P
             (c.OpenWait, {"label": "x", "until": w.now}), (c.Suspend, {"waits": (1,)}),
         ]  # fmt: skip
         for message, fields in messages:
-            for _ in range(2):  # said twice, refused twice, recorded once
+            for _ in range(2):  # sent twice, refused twice, recorded once
                 async with w.refuses("LEASE_STALE") as refusal:
                     await w.say(message, old, **fields)
                 assert refusal.value.data["lease"] == how
@@ -509,7 +516,7 @@ async def test_failures_are_classified_by_rules(place: Place, code: str, retried
 
 
 @pytest.mark.clause("DCI-14")
-async def test_a_retry_is_a_new_attempt_and_the_old_one_is_unchanged(place: Place) -> None:
+async def test_a_retry_is_a_new_attempt_and_keeps_the_old_one_unchanged(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])
         first = await w.claim("bob")
@@ -535,12 +542,12 @@ async def test_four_timeouts_each_an_explicit_transition(place: Place) -> None:
     assert (timing.lease_seconds, timing.step_timeout_seconds) == (60, 3600)
     assert (timing.run_timeout_seconds, timing.cancel_grace_seconds) == (21600, 60)
     async with World(place) as w:
-        # Lease TTL: nothing heard for a minute.
+        # Lease TTL: no message for a minute.
         run = await w.create(profile=DCI, plan=["job"])
         await w.claim()
         await w.later(61).sweep()
         assert ("attempt", "running", "stale") in _taken(await w.events(run), "lease_expired")
-        # Job timeout: it beats, and takes an hour.
+        # Job timeout: heartbeats continue, but the job takes over an hour.
         lease = await w.claim()
         for _ in range(119):
             await w.later(30).beat(lease)
@@ -549,7 +556,7 @@ async def test_four_timeouts_each_an_explicit_transition(place: Place) -> None:
         await w.later(31).sweep()
         assert ("step", "running", "retry_wait") in _taken(await w.events(run), "step_timeout")
         assert ("attempt", "running", "timed_out") in _taken(await w.events(run), "step_timeout")
-        # Run timeout: six hours from its start, whatever it does.
+        # Run timeout: six hours after the start.
         row = await w.run(run)
         assert row.started_at is not None
         assert row.deadline_at == row.started_at + us(21600)
@@ -586,7 +593,10 @@ async def test_a_repeated_message_gets_the_first_answer_and_has_no_second_effect
         for seq, (message, fields) in enumerate(story, start=1):
             first = await w.say(message, lease, seq=seq, **fields)
             before = await w.bundle(run)
-            for n in (0, 1):  # the runner did not hear the answer, and asks again, here and elsewhere
+            for n in (
+                0,
+                1,
+            ):  # the runner lost the answer and repeats the message, to this process and to another
                 again = await w.through(n).say(message, lease, seq=seq, **fields)
                 if message is c.Heartbeat:
                     assert again.state == "ignored"
@@ -602,11 +612,11 @@ async def test_sequence_numbers_grow_and_late_messages_are_refused(place: Place)
         run = await w.create(profile=DCI, plan=["job"])
         lease = await w.claim()
         await w.beat(lease, seq=5)
-        assert (await w.beat(lease, seq=3)).state == "ignored"  # an old heartbeat harms nobody
+        assert (await w.beat(lease, seq=3)).state == "ignored"  # an old heartbeat is ignored
         async with w.refuses("MESSAGE_OUT_OF_ORDER"):
             await w.upload(lease, seq=4)
         async with w.refuses("MESSAGE_OUT_OF_ORDER"):
-            await w.complete(lease, seq=5)  # another type under a used number
+            await w.complete(lease, seq=5)  # another message type with a used number
         await w.complete(lease, seq=6)
         assert await w.status(run) == "succeeded"
 
@@ -661,7 +671,7 @@ async def test_a_single_job_is_canceled_by_hand_in_two_phases(place: Place) -> N
         async with w.refuses("STEP_NOT_FOUND"):
             await w.cancel_step(run, "nothing")
         await w.complete(build)
-        assert await w.status(run) == "succeeded"  # it was allowed to fail
+        assert await w.status(run) == "succeeded"  # the job was optional
 
 
 @pytest.mark.clause("DCI-19")
@@ -673,7 +683,7 @@ async def test_a_single_job_with_a_dead_runner_is_canceled_at_its_deadline(place
         await w.later(59).sweep()
         assert (await w.step(run, "build")).state == "canceling"
         await w.later(2).sweep()
-        # A required job that is cancelled by itself fails the run; what was behind it is skipped.
+        # A required job that is canceled by itself fails the run; its dependents are skipped.
         assert await w.states(run) == {"build": "canceled", "test": "skipped"}
         assert ((await w.run(run)).status, (await w.run(run)).reason) == ("failed", "STEP_CANCELED")
         async with w.refuses("LEASE_STALE"):

@@ -1,4 +1,4 @@
-"""Defects an adversarial review has found, each as the shortest story that shows it; on both stores."""
+"""Regressions found by adversarial review, each with a minimal run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conformance.world import Place, World, step
 
 @pytest.fixture
 def needs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many keys each `NotLoaded` named: a decision is made anew for each of them."""
+    """The number of keys of each `NotLoaded`. The decision is made again after each one."""
     seen: list[int] = []
     init = NotLoaded.__init__
 
@@ -35,7 +35,7 @@ async def test_many_dependents_are_loaded_in_one_query(place: Place, needs: list
         lease = await w.through(1).claim()
         needs.clear()
         await w.through(1).complete(lease)
-        assert max(needs) > 50  # all but those that the claim has looked at
+        assert max(needs) > 50  # all steps except those that the claim has loaded
         assert len(needs) < 5
 
 
@@ -77,7 +77,7 @@ async def test_many_gates_are_closed_in_one_decision(place: Place, needs: list[i
     ],
 )
 async def test_an_invalid_child_is_refused_immediately(place: Place, code: str, how: dict[str, Any]) -> None:
-    """Its request is carried out later, when nobody is left to hear a refusal."""
+    """The child is created later, when a refusal could no longer reach the caller."""
     async with World(place) as w:
         lease = await w.begin()
         child = c.StartChild(**{"run_id": w.orchestrator.new_id("default"), "workflow": "part", **how})

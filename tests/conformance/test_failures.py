@@ -1,4 +1,4 @@
-"""Failures that real systems of this kind have had (docs/spec/invariants.md, part 2), by their numbers."""
+"""Failures that comparable systems have had (docs/spec/invariants.md, part 2), by their numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tenure.errors import TenureError
 from tenure.kernel.run_rows import Cap
 from tenure.orchestrator.sweeper import build_timer_command
 from tenure.store.sqlite import SqliteStore
-from tests.conformance.faults import Counting, Faulty, held, waits_for_the_lock
+from tests.conformance.faults import CountingStore, FaultyStore, store_with_hold, waits_for_lock
 from tests.conformance.world import BEGIN_US, Place, World, step
 
 
 class RealDice:
-    """Chance as it is, from a seed."""
+    """A random generator with a seed, in place of the world's fixed one."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -38,12 +38,14 @@ class RealDice:
 async def test_5_a_completion_stands_if_the_sweeper_read_before_it_committed(
     place: Place, orchestrators: int, first: str
 ) -> None:
-    """In both orders: a heartbeat has moved the expiry that the sweeper's process remembers from its claim."""
+    """In both orders. A heartbeat has moved the expiry that the sweeper's process has cached since the claim."""
     async with World(place, orchestrators=orchestrators) as w:
         sweeper = w.through(orchestrators - 1)
         run = await w.create(plan=["a", "b"], profile="delta-ci")
         lease = await sweeper.claim()
-        await w.at("10:00:50").beat(lease)  # the lease lives on; the moment set at the claim stays
+        await w.at("10:00:50").beat(
+            lease
+        )  # the heartbeat extends the lease; the timer set at the claim stays
         w.at("10:01:01")
         due = await sweeper.read("due", w.now, 10)
         assert [(timer.entity, timer.at) for timer in due] == [("step", 0)]
@@ -51,7 +53,7 @@ async def test_5_a_completion_stands_if_the_sweeper_read_before_it_committed(
             await sweeper.do(build_timer_command(due[0]))
         assert (await w.complete(lease, b"done")).state == "ok"
         before = await w.bundle(run)
-        await sweeper.do(build_timer_command(due[0]))  # what it read is out of date by now
+        await sweeper.do(build_timer_command(due[0]))  # the timer that it read is outdated
         assert await w.bundle(run) == before
         assert await w.states(run) == {"a": "succeeded", "b": "ready"}
         assert [attempt.state for attempt in await w.attempts(run)] == ["succeeded"]
@@ -60,11 +62,11 @@ async def test_5_a_completion_stands_if_the_sweeper_read_before_it_committed(
 async def test_5_a_timeout_that_waits_behind_a_completion_sees_it(
     place: Place,
 ) -> None:
-    completing, sweeping = held(place), held(place)
+    completing, sweeping = store_with_hold(place), store_with_hold(place)
     async with World(place, stores=[completing, sweeping]) as w:
         sweeper = w.through(1)
         run = await sweeper.create(plan=["a"], profile="delta-ci")
-        lease = await sweeper.claim()  # the sweeper's process remembers the step as running
+        lease = await sweeper.claim()  # the sweeper's process caches the step as running
         completing.hold.armed = True
         completion = asyncio.create_task(w.at("10:00:58").complete(lease, b"done"))
         await completing.hold.reached.wait()  # decided in time and saved, not yet committed
@@ -72,7 +74,7 @@ async def test_5_a_timeout_that_waits_behind_a_completion_sees_it(
         w.at("10:01:01")
         (timer,) = await sweeper.read("due", w.now, 10)
         timeout = asyncio.create_task(sweeper.do(build_timer_command(timer)))
-        waited = await waits_for_the_lock(place, timeout)
+        waited = await waits_for_lock(place, timeout)
 
         completing.hold.go.set()
         assert waited
@@ -86,20 +88,20 @@ async def test_5_a_timeout_that_waits_behind_a_completion_sees_it(
 async def test_5_a_completion_that_waits_behind_a_timeout_is_refused(
     place: Place,
 ) -> None:
-    completing, sweeping = held(place), held(place)
+    completing, sweeping = store_with_hold(place), store_with_hold(place)
     async with World(place, stores=[completing, sweeping]) as w:
         sweeper = w.through(1)
         run = await w.create(plan=["a"], profile="delta-ci")
-        lease = await w.claim()  # the worker's process remembers the step as running
+        lease = await w.claim()  # the worker's process caches the step as running
         w.at("10:01:01")
         (timer,) = await sweeper.read("due", w.now, 10)
         sweeping.hold.armed = True
         timeout = asyncio.create_task(sweeper.do(build_timer_command(timer)))
         await sweeping.hold.reached.wait()
 
-        completing.shift_clock(-us(3))  # it was in time when it was sent: the fence is what refuses it
+        completing.shift_clock(-us(3))  # the completion was sent in time; only the fence can refuse it
         completion = asyncio.create_task(w.complete(lease, b"done"))
-        waited = await waits_for_the_lock(place, completion)
+        waited = await waits_for_lock(place, completion)
 
         sweeping.hold.go.set()
         assert waited
@@ -136,12 +138,12 @@ async def test_7_a_dead_worker_frees_the_only_slot_of_a_capped_tenant(place: Pla
 async def test_10_a_process_with_a_wrong_clock_makes_the_same_decisions(
     postgres_place: Place, minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The database's clock decides; whoever goes by the process's own is minutes off. (On SQLite they are one: see below.)"""
+    """The database's clock decides, even if the process's clock is minutes off. (On SQLite both are the same clock: see below.)"""
     async with World(postgres_place) as w:
         monkeypatch.setattr(time, "time_ns", lambda: (w.now + us(minutes * 60)) * 1000)
         w.orchestrator._clock = HostClock()
         off = HostClock().now_us() - w.now - us(minutes * 60)
-        assert abs(off) < us(1), "the process's clock is off by something else"
+        assert abs(off) < us(1), "the process's clock does not have the intended offset"
         run = await w.create(plan=["a"], profile="delta-ci")
         later = await w.create(plan=["b"], profile="delta-ci", not_before=w.now + us(120))
         lease = await w.claim("bob")
@@ -151,7 +153,7 @@ async def test_10_a_process_with_a_wrong_clock_makes_the_same_decisions(
         reply = await w.beat(lease)
         assert reply.expires_at is not None
         assert us(55) < reply.expires_at - w.now < us(60.5)
-        await w.at("10:01:40").sweep()  # the moment set at the claim is over, the lease is not
+        await w.at("10:01:40").sweep()  # the timer set at the claim is past, the lease is not
         assert (await w.step(run, "a")).state == "running"
         assert await w.claims("carol") == []
         await w.at("10:01:55").sweep()
@@ -159,10 +161,10 @@ async def test_10_a_process_with_a_wrong_clock_makes_the_same_decisions(
             await w.complete(lease)
         lease = await w.claim("carol")
         assert lease.run_id == run
-        await w.fail(lease, "NETWORK")  # again in some seconds
+        await w.fail(lease, "NETWORK")  # the next try is due in a few seconds
         await w.sweep()
         assert (await w.step(run, "a")).state == "retry_wait"
-        assert await w.claims("carol") == []  # and the other run has five to go
+        assert await w.claims("carol") == []  # the delayed run starts in five seconds
         await w.at("10:02:20").sweep()
         assert {lease.run_id for lease in await w.claims("carol", limit=5)} == {run, later}
         times = [event.at for event in await w.events(run)]
@@ -176,9 +178,9 @@ async def test_10_a_clock_that_steps_back_revokes_nothing_and_grants_nothing_twi
         await w.claim("bob")
         await w.at("10:01:01").sweep()
         lease = await w.claim("carol")
-        w.hand.move(-us(600))  # it is 09:51 again
+        w.clock.move(-us(600))  # the clock shows 09:51 again
         await w.sweep()
-        assert (await w.step(run, "a")).state == "running"  # still carol's
+        assert (await w.step(run, "a")).state == "running"  # carol still holds the lease
         assert await w.claims("dora") == []
         assert (await w.beat(lease)).state == "ok"
         await w.complete(lease)
@@ -189,7 +191,7 @@ async def test_10_a_clock_that_steps_back_revokes_nothing_and_grants_nothing_twi
         assert row.finished_at is not None
         assert row.started_at is not None
         assert row.finished_at >= row.started_at
-        w.hand.move(us(600))
+        w.clock.move(us(600))
 
 
 async def test_20_jitter_spreads_a_thousand_simultaneous_failures(place: Place) -> None:
@@ -203,11 +205,11 @@ async def test_20_jitter_spreads_a_thousand_simultaneous_failures(place: Place) 
         steps = await w.steps(run)
         ended = {row.idx: row.ended_at or 0 for row in await w.attempts(run)}
         waits = [(row.eligible_at or 0) - ended[row.idx] for row in steps]
-        assert min(waits) >= us(5)  # never sooner than its document says
-        assert max(waits) <= us(6)  # 20 % of jitter
+        assert min(waits) >= us(5)  # never earlier than the profile's backoff
+        assert max(waits) <= us(6)  # plus 20 % jitter
         assert len(set(waits)) > 990
         in_slots = Counter(wait // us(0.1) for wait in waits)
-        assert max(in_slots.values()) < 200  # a tenth of the second, not all of them
+        assert max(in_slots.values()) < 200  # a tenth of a second never has most of the retries
 
 
 @pytest.mark.guard_seconds(90)
@@ -215,8 +217,8 @@ async def test_20_jitter_spreads_a_thousand_simultaneous_failures(place: Place) 
 async def test_27_a_tenant_with_ten_thousand_steps_does_not_starve_another_tenant(
     place: Place, workspaces: int
 ) -> None:
-    """The bound (docs/operating.md): one more step of each workspace that has work. What a claim reads is bounded too."""
-    store = Counting(place.store())
+    """The bound (docs/operating.md): one more step per workspace that has work. The rows that a claim reads are bounded too."""
+    store = CountingStore(place.store())
     async with World(place, stores=[store]) as w:
         for n in range(workspaces):
             await w.create(tenant="a", workspace=f"w{n}", plan=["first", step("second")])
@@ -230,9 +232,11 @@ async def test_27_a_tenant_with_ten_thousand_steps_does_not_starve_another_tenan
             )
         for _ in range(5):
             assert {lease.tenant for lease in await w.claims(limit=20)} == {"a", "c"}
-        for _ in range(5):  # also when it was served before
+        for _ in range(5):  # also for a tenant that was served before
             only = await w.create(tenant="b", plan=["only"])
-            round_ = [await w.claim() for _ in range(workspaces + 2)]  # one each of a's, of c's, and its own
+            round_ = [
+                await w.claim() for _ in range(workspaces + 2)
+            ]  # one step per workspace of a, one of c, and b's own
             assert only in {lease.run_id for lease in round_}
         store.rows = 0
         assert len(await w.claims(limit=2)) == 2
@@ -244,7 +248,7 @@ async def test_27_a_tenant_with_ten_thousand_steps_does_not_starve_another_tenan
 
 @pytest.mark.parametrize("code", ["STORE_FULL", "STORE_READ_ONLY"])
 async def test_29_a_store_that_cannot_write_refuses_and_recovers(place: Place, code: str) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], command_seconds=0.05) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()
@@ -282,7 +286,7 @@ async def test_29_the_store_survives_a_full_disk(sqlite_place: Place) -> None:
                 made += 1
         assert isinstance(refused, TenureError)
         assert refused.code == "STORE_FULL"
-        connection.pragma("max_page_count", 1 << 30)  # somebody made room
+        connection.pragma("max_page_count", 1 << 30)  # the disk has space again
         last = await w.create(plan=["a"], input=bytes(200_000))
         assert len(await w.run_ids()) == made + 2
         assert {first, last} <= set(await w.run_ids())

@@ -1,4 +1,4 @@
-"""The feed: what commits tell is there if and only if they happened, and becomes visible in their order."""
+"""The feed: an item is visible if and only if its commit happened, and items appear in commit order."""
 
 import asyncio
 from pathlib import Path
@@ -26,8 +26,8 @@ Where = tuple[str, Path, str]
 A, B = ("a",), ("b",)
 
 
-class Followed(World):
-    """A world whose commits tell."""
+class WorldWithFeed(World):
+    """A world with an open feed."""
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -35,25 +35,25 @@ class Followed(World):
         return self
 
 
-async def opened(store: Store) -> int:
-    """Have commits tell; the position after which they do."""
+async def open_feed(store: Store) -> int:
+    """Open the feed; the position after which items are written."""
     await FeedRepository(store).open()
     return (await FeedRepository(store).bounds()).head
 
 
-async def told(store: Store, after: int = 0) -> list[FeedItem]:
-    """Everything that was told since."""
+async def read_feed(store: Store, after: int = 0) -> list[FeedItem]:
+    """All feed items after a position."""
     return [
         line for row in await FeedRepository(store).after(after, 1000) for line in decode_feed_lines(row.body)
     ]
 
 
 async def test_the_feed_has_a_run_from_its_creation_to_its_end(place: Place) -> None:
-    async with Followed(place) as w:
+    async with WorldWithFeed(place) as w:
         run = await w.create(plan=["a", "b"])
         for _ in range(2):
             await w.complete(await w.claim("bob"))
-        lines = await told(w.store)
+        lines = await read_feed(w.store)
         tenant = (await w.run(run)).tenant
         assert {(line.run_id, line.tenant) for line in lines} == {(run, tenant)}
         assert [(line.before, line.status, line.steps, line.grew) for line in lines] == [
@@ -75,13 +75,13 @@ async def test_the_feed_is_written_only_after_it_is_opened(place: Place) -> None
         begin = (await feeds[0].bounds()).trimmed
         [opening] = [row for row in await w.read("feed_rows_after", 0, 100) if not row.body]
         assert opening.pos == begin
-        assert {line.run_id for line in await told(w.store)} <= set(made)
+        assert {line.run_id for line in await read_feed(w.store)} <= set(made)
         last = [await w.create(plan=["a"]), await w.through(1).create(plan=["a"])]
-        assert {line.run_id for line in await told(w.store)} >= set(last)
+        assert {line.run_id for line in await read_feed(w.store)} >= set(last)
 
 
 async def test_no_save_is_running_when_the_feed_is_opened(postgres_place: Place) -> None:
-    """One that was begun before, and does not know yet that somebody listens, is over before the first position."""
+    """A save that began without a feed ends before the feed's first position."""
     async with World(postgres_place) as w:
         run = await w.create(plan=["a"])
         other = await asyncpg.connect(postgres_place.address)
@@ -90,54 +90,54 @@ async def test_no_save_is_running_when_the_feed_is_opened(postgres_place: Place)
         await other.execute("update tenure.run set version = version where id = $1", run)
         opening = asyncio.ensure_future(FeedRepository(w.store).open())
         await asyncio.sleep(0.05)
-        behind = asyncio.ensure_future(w.create(plan=["a"]))
+        creating = asyncio.ensure_future(w.create(plan=["a"]))
         await asyncio.sleep(0.05)
         assert not opening.done()
-        assert not behind.done()
+        assert not creating.done()
         await transaction.commit()
         await other.close()
         await opening
-        made = await behind
-        assert {line.run_id for line in await told(w.store)} == {made}
+        made = await creating
+        assert {line.run_id for line in await read_feed(w.store)} == {made}
 
 
 async def test_a_checkpoint_appears_as_a_completed_step(place: Place) -> None:
-    async with Followed(place) as w:
+    async with WorldWithFeed(place) as w:
         lease = await w.begin()
         before = (await FeedRepository(w.store).bounds()).head
         await w.checkpoint(lease, "one")
         await w.checkpoint(lease, "two")
-        assert [(line.kind, line.steps) for line in await told(w.store, before)] == [
+        assert [(line.kind, line.steps) for line in await read_feed(w.store, before)] == [
             ("checkpoint", 1),
             ("checkpoint", 2),
         ]
 
 
 async def test_a_commit_without_visible_changes_writes_no_feed_item(place: Place) -> None:
-    async with Followed(place) as w:
+    async with WorldWithFeed(place) as w:
         run = await w.create(plan=[c.StepSpec(name="a", needs=()), c.StepSpec(name="b", needs=())])
         first = await w.claim("bob")
-        before = len(await told(w.store))
-        await w.claim("bob")  # the run is running already
+        before = len(await read_feed(w.store))
+        await w.claim("bob")  # the run is already running
         await w.beat(first)
-        assert len(await told(w.store)) == before
+        assert len(await read_feed(w.store)) == before
         assert await w.status(run) == "running"
 
 
 async def test_the_feed_has_a_question_each_time_it_is_asked(place: Place) -> None:
-    async with Followed(place) as w:
+    async with WorldWithFeed(place) as w:
         run = await w.create(plan=[gate(people=2)])
         [approval] = await w.approvals(run)
-        assert [line.asked for line in await told(w.store)] == [(approval.no,)]
+        assert [line.asked for line in await read_feed(w.store)] == [(approval.no,)]
         before = (await FeedRepository(w.store).bounds()).head
-        await w.approve(run)  # one of two: nobody is asked anything new
-        assert await told(w.store, before) == []
+        await w.approve(run)  # one of two approvals: no new question
+        assert await read_feed(w.store, before) == []
         await w.revise(run, approval.no, "ab" * 32)
-        assert [line.asked for line in await told(w.store, before)] == [(approval.no,)]
+        assert [line.asked for line in await read_feed(w.store, before)] == [(approval.no,)]
 
 
 async def test_a_watcher_sees_every_event_with_its_kind(place: Place) -> None:
-    async with Followed(place) as w:
+    async with WorldWithFeed(place) as w:
         seen: list[ObservedEvent] = []
         stop = w.orchestrator.watch(seen.extend)
         run = await w.create(idempotency_key="k", request_hash=b"h")
@@ -168,7 +168,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
 async def test_the_feed_omits_a_run_that_the_save_left_out(where: Where) -> None:
     async with open_store(*where) as store:
         one, other = a_run(101), a_run(102)
-        begin = await opened(store)
+        begin = await open_feed(store)
         new = Save(new_runs=[one, other], new_specs=[a_spec(101), a_spec(102)])
         assert (await save(store, new)).ids == {101, 102}
         late = other.version + 7
@@ -198,10 +198,10 @@ async def test_the_feed_omits_a_run_that_the_save_left_out(where: Where) -> None
 
 
 async def test_a_reader_does_not_pass_an_open_transaction_between_two_others(where: Where) -> None:
-    """Positions become visible in commit order: a reader that has seen the third has seen the second."""
+    """Positions become visible in commit order: a reader that sees the third also sees the second."""
     kind, directory, dsn = where
     async with open_store(*where) as store:
-        feed, begin = FeedRepository(store), await opened(store)
+        feed, begin = FeedRepository(store), await open_feed(store)
         runs = [a_run(number) for number in (101, 102, 103)]
         await save(store, Save(new_runs=runs, new_specs=[a_spec(run.id) for run in runs]))
 
@@ -238,7 +238,7 @@ async def test_a_reader_does_not_pass_an_open_transaction_between_two_others(whe
 
 
 async def test_items_older_than_a_day_are_trimmed_and_the_position_is_recorded(place: Place) -> None:
-    async with Followed(place) as w:
+    async with WorldWithFeed(place) as w:
         feed = FeedRepository(w.store)
         [begin] = await feed.after(0, 10)
         assert (begin.pos, begin.body) == ((await feed.bounds()).trimmed, b"")
@@ -258,7 +258,7 @@ async def test_items_older_than_a_day_are_trimmed_and_the_position_is_recorded(p
 
 
 async def test_trimming_by_count_keeps_the_newest_rows(place: Place) -> None:
-    async with Followed(place) as w:
+    async with WorldWithFeed(place) as w:
         feed = FeedRepository(w.store)
         for _ in range(5):
             await w.create()
@@ -273,7 +273,7 @@ async def test_trimming_by_count_keeps_the_newest_rows(place: Place) -> None:
 async def test_a_database_moved_to_another_server_repeats_no_feed_items(
     postgres_place: Place,
 ) -> None:
-    async with Followed(postgres_place) as w:
+    async with WorldWithFeed(postgres_place) as w:
         await w.create()
         [_, row] = await FeedRepository(w.store).after(0, 10)
         connection = await asyncpg.connect(postgres_place.address)
@@ -289,8 +289,8 @@ async def test_a_database_moved_to_another_server_repeats_no_feed_items(
 
 
 async def test_the_doctor_finds_missing_and_invented_feed_items(place: Place) -> None:
-    async with Followed(place, examined=False) as w:
-        w.later(61)  # it began a minute ago: about less the doctor is not sure
+    async with WorldWithFeed(place, examined=False) as w:
+        w.later(61)  # events within a minute of the feed's first row are not checked
         await w.complete(await w.begin())
         run = await w.create(plan=["a"])
         await w.complete(await w.claim("bob"))
@@ -306,7 +306,7 @@ async def test_the_doctor_finds_missing_and_invented_feed_items(place: Place) ->
 
 
 async def _rewrite(place: Place, pos: int, body: bytes) -> None:
-    """Change a row of the feed behind everybody's back."""
+    """Change a feed row directly in the database."""
     if place.kind == "sqlite":
         with apsw.Connection(place.address) as connection:
             connection.execute("update feed set body = ? where pos = ?", (body, pos))
@@ -336,7 +336,7 @@ async def test_one_of_two_processes_that_advance_a_subscription_creates_the_noti
         made = await asyncio.gather(here.advance(row, 7, [a_notice(7)]), there.advance(row, 7, [a_notice(7)]))
         assert sorted(made) == [False, True]
         assert [n.pos for n in await here.take_notices(10, us(60))] == [7]
-        assert await here.save(a_subscription()) is None  # revision 1 is there already
+        assert await here.save(a_subscription()) is None  # revision 1 exists already
 
 
 async def test_the_next_notice_of_a_run_waits_for_the_previous_one(place: Place) -> None:
@@ -349,16 +349,16 @@ async def test_the_next_notice_of_a_run_waits_for_the_previous_one(place: Place)
         assert sorted(n.pos for n in taken) == [7, 8]
         assert (
             await subscriptions.take_notices(10, us(60)) == []
-        )  # they are somebody's, and the third waits for the first
+        )  # both are taken, and the third waits for the first
         first = next(n for n in taken if n.pos == 7)
         await subscriptions.fail_notice(first, w.now + us(5), "HTTP 500")
         assert await subscriptions.take_notices(10, us(60)) == []
         w.later(6)
         [again] = await subscriptions.take_notices(10, us(60))
         assert (again.pos, again.tries) == (7, 2)
-        await subscriptions.delete_notice(first)  # of the first try: too late
+        await subscriptions.delete_notice(first)  # from the first try: outdated
         assert await subscriptions.take_notices(10, us(60)) == []
-        await subscriptions.fail_notice(again, None, "HTTP 500")  # dead: it holds nobody back
+        await subscriptions.fail_notice(again, None, "HTTP 500")  # dead: it blocks no later notice
         [last] = await subscriptions.take_notices(10, us(60))
         assert last.pos == 9
         await subscriptions.delete_notice(last)

@@ -1,4 +1,4 @@
-"""Git With Intent: its clauses, shown by runs under its profile."""
+"""The clauses of Git With Intent, shown by runs under that profile."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.profile_words import changes, document, run_words
 GWI = "git-with-intent"
 
 
-async def end_in_every_way(w: World) -> list[int]:
-    """Runs that together take every transition of table 2.1, each lived to its end before the next begins."""
+async def take_every_transition(w: World) -> list[int]:
+    """Runs that together take every transition of table 2.1, each run to its end before the next one starts."""
     runs = []
 
     async def new(*plan: str | c.StepSpec) -> int:
@@ -37,7 +37,7 @@ async def end_in_every_way(w: World) -> list[int]:
     lease = await w.claim()
     await w.cancel(run)
     await w.cancel_ack(lease)
-    # A gate: approved with work behind it, approved as the last, rejected, cancelled.
+    # A gate: approved with a step after it, approved as the last step, rejected, canceled.
     run = await new("a", gate(), "b")
     await w.work_off(run)
     await w.approve(run)
@@ -48,7 +48,7 @@ async def end_in_every_way(w: World) -> list[int]:
     run = await new(gate(), "b")
     await w.reject(run)
     await w.cancel(await new(gate()))
-    # An external event: with work behind it, as the last, too late, cancelled.
+    # An external event: with a step after it, as the last step, too late, canceled.
     run = await new(pause(event="merged"), "b")
     await w.deliver(run, "merged")
     await w.work_off(run)
@@ -63,7 +63,7 @@ async def end_in_every_way(w: World) -> list[int]:
 @pytest.mark.clause("GWI-01", "GWI-02")
 async def test_runs_take_exactly_the_transitions_of_the_table_in_its_seven_states(place: Place) -> None:
     async with World(place) as w:
-        lives = [run_words(GWI, await w.events(run)) for run in await end_in_every_way(w)]
+        lives = [run_words(GWI, await w.events(run)) for run in await take_every_transition(w)]
     assert set().union(*map(changes, lives)) == document(GWI, "run")
     assert {word for life in lives for word in life} == {
         "pending", "running", "awaiting_approval", "waiting_external", "completed", "failed", "cancelled",
@@ -103,10 +103,10 @@ async def test_an_input_that_a_state_does_not_accept_is_refused(place: Place, st
     async with World(place) as w:
         run = await bring_to(w, status)
         refused: list[c.Command] = [
-            c.MarkReported(run_id=run),  # nothing ends but by its steps: there is no outcome yet
+            c.MarkReported(run_id=run),  # a run without an outcome cannot be reported
             c.SealRun(run_id=run),
             c.DeleteRun(run_id=run),
-            c.ClaimStep(run_id=run, idx=1, by=c.Claimant("bob")),  # its turn has not come
+            c.ClaimStep(run_id=run, idx=1, by=c.Claimant("bob")),  # the step is not ready yet
         ]
         if status != "planning":
             refused += [c.AcceptPlan(run_id=run, plan=()), c.FailPlan(run_id=run)]
@@ -236,26 +236,26 @@ async def test_each_initiator_is_stored_as_given(place: Place, initiator: c.Init
 
 
 async def end_as(w: World, status: str) -> int:
-    """A run that has ended so, with a gate that was still open where there was one."""
+    """A run that ended with this status and, unless it succeeded, with an open gate."""
     if status == "failed":
-        run = await w.create(profile=GWI, plan=[step("a"), gate_beside()])
+        run = await w.create(profile=GWI, plan=[step("a"), independent_gate()])
         await w.fail(await w.claim(), "TESTS_FAILED")
     elif status == "succeeded":
         run = await w.create(profile=GWI, plan=["a"])
         await w.work_off(run)
     elif status == "canceled":
-        run = await w.create(profile=GWI, plan=[step("a"), gate_beside()])
+        run = await w.create(profile=GWI, plan=[step("a"), independent_gate()])
         await w.cancel(run)
     else:
         run = await w.create(
-            profile=GWI, plan=[step("a"), gate_beside()], timeout_seconds=60, wall_clock=True
+            profile=GWI, plan=[step("a"), independent_gate()], timeout_seconds=60, wall_clock=True
         )
         await w.later(61).sweep()
     assert await w.status(run) == status
     return run
 
 
-def gate_beside() -> c.StepSpec:
+def independent_gate() -> c.StepSpec:
     return c.StepSpec(name="gate", kind="approval", needs=())
 
 
@@ -323,7 +323,7 @@ async def test_after_a_restart_a_running_run_resumes_from_its_checkpoint(place: 
         await w.checkpoint(lease, "clone", output=b"at /tmp/x")
         await w.crash()
         await w.at("10:04:59").sweep()
-        assert (await w.step(lease.run_id)).state == "running"  # nobody knows yet
+        assert (await w.step(lease.run_id)).state == "running"  # nothing has detected the crash yet
         await w.at("10:05:01").sweep()
         assert await w.status(lease.run_id) == "running"
         again = await w.claim("carol")
@@ -385,7 +385,7 @@ async def test_a_resumable_checkpoint_is_skipped_and_its_output_used(place: Plac
         again = await w.claim("carol")
         (kept,) = await w.read("checkpoints_of", again.run_id)
         assert (kept.state, await w.body(again.run_id, kept.output_ref)) == ("done", b"42 files")
-        async with w.refuses("CHECKPOINT_CONFLICT"):  # it is there: it is not made a second time
+        async with w.refuses("CHECKPOINT_CONFLICT"):  # the checkpoint exists and is not recorded again
             await w.checkpoint(again, "scan", output=b"43 files")
         await w.complete(again)
         assert await w.status(again.run_id) == "succeeded"
@@ -442,7 +442,7 @@ async def test_a_crash_orphans_the_run_five_minutes_after_its_last_heartbeat(pla
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
         await w.at("10:00:30").beat(lease)
-        await w.crash()  # the owner and its orchestrator are gone; the sweeper is another process
+        await w.crash()  # the owner and its orchestrator are gone; another process sweeps
         await w.at("10:05:29").sweep()
         assert await w.status(lease.run_id) == "running"
         await w.at("10:05:31").sweep()
@@ -473,7 +473,7 @@ async def test_an_out_of_memory_kill_orphans_the_run_and_the_worker_may_resume_i
         killed = await w.begin("bob", profile=GWI)
         await w.checkpoint(killed, "scan")
         await w.at("10:05:01").sweep()
-        reborn = await w.claim("bob")  # the same name, a new lease: the older self is fenced off
+        reborn = await w.claim("bob")  # the same worker name, a new lease: the fence refuses the old one
         assert reborn.n == killed.n + 1
         async with w.refuses("LEASE_STALE"):
             await w.checkpoint(killed, "edit")
@@ -483,7 +483,7 @@ async def test_an_out_of_memory_kill_orphans_the_run_and_the_worker_may_resume_i
 
 @pytest.mark.clause("GWI-21")
 async def test_the_sweeper_finds_silent_leases_longest_silent_first(place: Place) -> None:
-    """Nobody has to list them: what is due names them, and whoever was heard of meanwhile is put off."""
+    """Due timers name the silent leases. A heartbeat postpones the timer of its lease."""
 
     async def silent() -> list[tuple[str, int]]:
         return [(timer.entity, timer.run_id) for timer in await w.read("due", w.now, 9)]
@@ -495,7 +495,7 @@ async def test_the_sweeper_finds_silent_leases_longest_silent_first(place: Place
         await w.complete(ended)
         await w.at("10:05:05").beat(beating)
         assert await silent() == [], (
-            "one is no lease any more, and the others were heard of within five minutes"
+            "the first lease has ended, and the others had a heartbeat within five minutes"
         )
         await w.at("10:05:11").sweep()
         assert await silent() == []

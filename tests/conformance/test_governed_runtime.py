@@ -1,4 +1,4 @@
-"""Governed runtime: its clauses, shown by runs under its profile."""
+"""The clauses of governed runtime, shown by runs under that profile."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_run_is_a_workflow_version_applied_to_a_trigger(place: Place) ->
             run, "acme", "it-ops", "triage", "7f3a", "queued",
         )  # fmt: skip
         assert (spec.trigger_type, spec.trigger_ref) == ("webhook", "INC0012345")
-        # The trigger is what dedupes: the same one again is the same run.
+        # The trigger deduplicates: the same trigger again gives the same run.
         again = await w.created(
             profile=GOV, plan=["enrich"], workflow="triage", source="servicenow", idempotency_key="INC0012345"
         )
@@ -62,7 +62,7 @@ async def test_a_step_has_its_id_index_tool_key_and_lease(place: Place) -> None:
             1,
             "sn:incident:update:x:9:ab12",
         )
-        # One that was left out is made from run and step: stable over its attempts, another in another run.
+        # A default key is built from run and step: the same for all attempts, different in another run.
         keys = set()
         for _ in range(2):
             lease = await w.claim("bob")
@@ -88,7 +88,7 @@ async def test_an_effect_that_is_not_idempotent_does_not_start_twice(place: Plac
         assert await w.claims("carol") == []
 
 
-async def live_every_life(w: World) -> list[int]:
+async def take_every_transition(w: World) -> list[int]:
     """Runs that together take every transition of 2.1 and 2.2."""
     runs = []
 
@@ -126,7 +126,7 @@ async def live_every_life(w: World) -> list[int]:
 @pytest.mark.clause("GOV-05", "GOV-06")
 async def test_runs_and_steps_take_the_transitions_of_2_1_and_2_2(place: Place) -> None:
     async with World(place) as w:
-        runs = await live_every_life(w)
+        runs = await take_every_transition(w)
         lives = [run_words(GOV, await w.events(run)) for run in runs]
         steps = [step_words(GOV, await w.events(run), row.idx) for run in runs for row in await w.steps(run)]
     shown = set().union(*map(changes, lives))
@@ -156,7 +156,7 @@ async def test_a_run_succeeds_exactly_when_every_step_has_succeeded(place: Place
         assert await w.status(run) == "succeeded"
         assert set((await w.states(run)).values()) == {"succeeded"}
 
-        with pytest.raises(TenureError, match="PLAN_INVALID"):  # there is no step that may fail
+        with pytest.raises(TenureError, match="PLAN_INVALID"):  # this profile has no optional steps
             await w.create(profile=GOV, plan=["one", c.StepSpec(name="two", required=False)])
 
         run = await w.create(profile=GOV, plan=[step("one"), step("two")])
@@ -181,7 +181,7 @@ async def test_one_of_many_workers_wins_the_race_for_a_step(place: Place) -> Non
             (lease,) = [lease for claim in claims if not isinstance(claim, BaseException) for lease in claim]
             (attempt,) = await w.attempts(run)
             assert (attempt.n, attempt.lease) == (1, "active")
-            # The losers were left with nothing; what they would say counts for nothing.
+            # The other workers have no lease, and their messages are refused.
             async with w.refuses("LEASE_NOT_FOUND"):
                 await w.do(c.Complete(run_id=run, idx=0, n=2, seq=1))
             await w.complete(lease)
@@ -196,7 +196,7 @@ async def test_a_leased_step_is_not_claimed_again_until_its_lease_ends(place: Pl
         async with w.refuses("RUN_INVALID_TRANSITION"):
             await w.do(c.ClaimStep(run_id=run, idx=0, by=c.Claimant("carol")))
         w.later(61)
-        assert await w.claims("carol") == []  # expired, but not yet swept: nobody has it twice
+        assert await w.claims("carol") == []  # expired, but not yet swept: the step is not leased twice
         async with w.refuses("LEASE_STALE"):
             await w.complete(lease)
         await w.sweep()
@@ -218,7 +218,7 @@ async def test_heartbeats_extend_the_lease_of_long_work_up_to_its_timeout(place:
         (attempt,) = await w.attempts(run)
         assert (attempt.state, attempt.progress, attempt.expires_at) == ("running", "still at it", ends[-1])
         assert attempt.timeout_at == attempt.granted_at + us(200)
-        assert ends[-1] == attempt.timeout_at  # never past the job's own timeout
+        assert ends[-1] == attempt.timeout_at  # never after the job's own timeout
         await w.complete(lease)
         assert await w.status(run) == "succeeded"
 
@@ -238,7 +238,7 @@ async def test_max_concurrency_is_enforced_and_a_workflow_may_lower_it(place: Pl
             held += more
         assert sorted(lease.workflow for lease in held) == ["quick", "quick", "slow"]
         assert await w.through(1).claims("carol", limit=50) == []
-        # Each completion frees exactly one place, of its own kind.
+        # Each completion frees exactly one slot of its own cap.
         done = 0
         while held:
             lease = held.pop(0)
@@ -269,7 +269,7 @@ async def test_a_lease_granted_at_creation_counts_against_the_cap(place: Place) 
     async with World(place, caps=[Cap("acme", "", max_concurrency=1)]) as w:
         for _ in range(3):
             created = await w.created(profile=GOV, plan=["a"], eager=c.Claimant("bob"))
-            assert created.lease is None  # a capped tenant's work goes through the claim, which counts
+            assert created.lease is None  # a capped tenant's work goes through the claim, which counts it
         assert len(await w.claims("bob", limit=10)) == 1
 
 
@@ -283,7 +283,7 @@ async def test_max_runs_per_min_refuses_an_api_call_and_delays_the_rest(place: P
         assert refusal.value.retryable
         assert us(50) < refusal.value.data["retry_at"] - w.now <= us(60)
         assert 50 < refusal.value.data["retry_after"] <= 60
-        # A webhook is not lost: it is accepted and begins when the minute allows.
+        # A webhook is not lost: its run is accepted and starts within the rate.
         later = [
             await w.through(n % 2).create(
                 profile=GOV, plan=["a"], trigger=c.Trigger("webhook"), over_rate="delay"
@@ -322,7 +322,7 @@ async def test_tenants_are_served_by_weight_and_none_starves(place: Place) -> No
         await w.create(profile=GOV, tenant="small", plan=[step(f"s{n}") for n in range(60)])
         served = [lease.tenant for _ in range(10) for lease in await w.claims(limit=4)]
         assert (served.count("big"), served.count("small")) == (30, 10)
-        # Somebody with a single step comes late and is in the very next round.
+        # A tenant that arrives late with a single step is served in the next round.
         await w.create(profile=GOV, tenant="tiny", plan=["only"])
         assert "tiny" in [lease.tenant for lease in await w.claims(limit=8)]
 
@@ -380,7 +380,7 @@ async def test_a_backoff_never_ends_after_the_deadline(place: Place) -> None:
         run = await w.create(profile=GOV, plan=["assign"], timeout_seconds=20)
         await w.fail(await w.claim(), "HTTP_503")
         await w.later(5.1).sweep()
-        await w.fail(await w.claim(), "HTTP_503")  # 30 s would be next, 15 are left
+        await w.fail(await w.claim(), "HTTP_503")  # the next backoff would be 30 s, but 15 s are left
         row = await w.step(run, "assign")
         assert row.eligible_at == (await w.run(run)).deadline_at
         await w.later(15).sweep()

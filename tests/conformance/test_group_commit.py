@@ -1,4 +1,4 @@
-"""The traps of group commit: each of these went wrong once, in a trial or in somebody's system."""
+"""Regressions of group commit, from our trials and from comparable systems."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tenure.kernel.run_rows import AttemptRow, Cap, CheckpointRow
 from tenure.orchestrator import batch, outbox
 from tenure.store.port import AmbiguousCommit, WriteConflict
 from tenure.worker.work_source import LocalWorkSource
-from tests.conformance.faults import Faulty, HeldPostgres, held, waits_for_the_lock
-from tests.conformance.worker_processes import crowd
+from tests.conformance.faults import FaultyStore, HeldPostgres, store_with_hold, waits_for_lock
+from tests.conformance.worker_processes import run_worker_processes
 from tests.conformance.world import Place, World, step
 
 # -------------------------------------------------------------------------------------- lock, then load
@@ -28,13 +28,13 @@ from tests.conformance.world import Place, World, step
 
 @pytest.mark.parametrize("late", ["fail", "claim", "cancel"])
 async def test_a_batch_blocked_on_a_run_decides_on_the_changed_step(place: Place, late: str) -> None:
-    first = held(place)
-    async with World(place, stores=[first, held(place)]) as w:
+    first = store_with_hold(place)
+    async with World(place, stores=[first, store_with_hold(place)]) as w:
         run = await w.create(plan=[step("one"), step("two", "one")])
         lease = await w.claim()
         first.hold.armed = True
         completing = asyncio.create_task(w.complete(lease, b"done"))
-        await first.hold.reached.wait()  # decided and saved, not yet committed; the run is locked
+        await first.hold.reached.wait()  # decided and saved, but not committed; the run is locked
 
         other = w.through(1)
         commands: dict[str, c.Command] = {
@@ -43,7 +43,7 @@ async def test_a_batch_blocked_on_a_run_decides_on_the_changed_step(place: Place
             "cancel": c.RequestCancel(run_id=run),
         }
         blocked = asyncio.create_task(other.do(commands[late]))
-        waited = await waits_for_the_lock(place, blocked)
+        waited = await waits_for_lock(place, blocked)
 
         first.hold.go.set()
         assert waited
@@ -53,7 +53,7 @@ async def test_a_batch_blocked_on_a_run_decides_on_the_changed_step(place: Place
                 await blocked
             assert await w.states(run) == {"one": "succeeded", "two": "ready"}
         elif late == "claim":
-            taken: Lease = await blocked  # it could not be claimed before that commit
+            taken: Lease = await blocked  # the step became claimable only with that commit
             assert (taken.name, taken.n) == ("two", 1)
         else:
             assert (await blocked)["status"] == "canceled"
@@ -65,9 +65,9 @@ async def test_a_cached_snapshot_is_not_used_after_another_process_changed_the_r
     async with World(place, orchestrators=2) as w:
         other = w.through(1)
         for _ in range(5):
-            lease = await w.begin()  # the first orchestrator remembers this run
+            lease = await w.begin()  # the first orchestrator caches this run
             await w.checkpoint(lease, "one")
-            await other.checkpoint(lease, "two")  # the second one changes it
+            await other.checkpoint(lease, "two")  # the second orchestrator changes it
             await w.checkpoint(lease, "three")
             await other.cancel(lease.run_id)
             assert (await w.complete(lease)).late
@@ -83,7 +83,7 @@ async def test_a_lease_revoked_by_another_process_is_stale_immediately(place: Pl
             await w.checkpoint(lease, "two")
 
 
-# ------------------------------------------------------------------------------------------- hammering
+# ------------------------------------------------------------------------------------------- contention
 
 
 @pytest.mark.guard_seconds(120)
@@ -102,13 +102,13 @@ async def test_two_orchestrators_on_the_same_runs_answer_what_the_database_has(
         }  # fmt: skip
         codes: set[str] = set()
         granted: list[tuple[int, int, int]] = []
-        told: dict[str, list[tuple[int, int, int]]] = {"succeeded": [], "failed": [], "released": []}
+        answered: dict[str, list[tuple[int, int, int]]] = {"succeeded": [], "failed": [], "released": []}
         labeled: list[int] = []
 
         async def end(state: str, say: Callable[[Lease], Awaitable[LeaseReply]]) -> None:
             lease = leases.pop(dice.randrange(len(leases)))
             assert (await say(lease)).state == "ok"
-            told[state].append((lease.run_id, lease.idx, lease.n))
+            answered[state].append((lease.run_id, lease.idx, lease.n))
 
         async def hammer(number: int) -> None:
             mine = w.through(number)
@@ -134,14 +134,14 @@ async def test_two_orchestrators_on_the_same_runs_answer_what_the_database_has(
                 except TenureError as refused:
                     codes.add(refused.code)
 
-        # Four at a time on each side, so that batches hold several runs in different orders.
+        # Four at a time on each side, so that batches contain several runs in different orders.
         await asyncio.gather(*(hammer(n % 2) for n in range(8)))
         assert codes <= refusals
         await w.settle()
         attempts = [row for run in runs for row in await w.attempts(run)]
         assert sorted((row.run_id, row.idx, row.n) for row in attempts) == sorted(granted)
-        for state, keys in told.items():
-            assert keys, f"nothing was {state}"
+        for state, keys in answered.items():
+            assert keys, f"no step was {state}"
             there = [(row.run_id, row.idx, row.n) for row in attempts if row.state == state]
             assert sorted(there) == sorted(keys), state
         kept = [run for run in runs for kind in await w.kinds(run) if kind == "metadata"]
@@ -152,12 +152,12 @@ async def test_two_orchestrators_on_the_same_runs_answer_what_the_database_has(
 @pytest.mark.clause("GOV-09", "GOV-12")
 async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place) -> None:
     async with World(place, caps=[Cap("acme", "", max_concurrency=5)]) as w:
-        w.hand.set(HostClock().now_us())  # these processes live by the real clock
+        w.clock.set(HostClock().now_us())  # these processes use the real clock
         runs = [
             await w.create(plan=[step(f"s{n}") for n in range(10)], profile="delta-ci") for _ in range(10)
         ]
-        got = await crowd(place, processes=8, limit=3)
-        assert len(got) == len(set(got)) == 100  # nobody got what another one had
+        got = await run_worker_processes(place, processes=8, limit=3)
+        assert len(got) == len(set(got)) == 100  # no step was leased twice
         attempts = [row for run in runs for row in await w.attempts(run)]
         assert [await w.status(run) for run in runs] == ["succeeded"] * 10
         assert len(attempts) == 100
@@ -166,15 +166,17 @@ async def test_eight_processes_claiming_at_once_never_exceed_a_cap(place: Place)
 
 @pytest.mark.clause("GOV-12")
 async def test_two_simultaneous_claims_do_not_exceed_a_cap(place: Place) -> None:
-    first = held(place)
+    first = store_with_hold(place)
     caps = [Cap("acme", "", max_concurrency=1)]
-    async with World(place, stores=[first, held(place)], caps=caps) as w:
+    async with World(place, stores=[first, store_with_hold(place)], caps=caps) as w:
         runs = [await w.create(plan=["a"], profile="delta-ci") for _ in range(2)]
         first.hold.armed = True
         taking = asyncio.create_task(w.claims("bob"))
-        await first.hold.reached.wait()  # one is granted and not committed: nobody else can count it yet
+        await (
+            first.hold.reached.wait()
+        )  # one claim is granted but not committed, so no other claim can count it yet
         other = asyncio.create_task(w.through(1).claims("carol"))
-        waited = await waits_for_the_lock(place, other)
+        waited = await waits_for_lock(place, other)
         first.hold.go.set()
         assert waited
         (lease,) = await taking
@@ -185,7 +187,7 @@ async def test_two_simultaneous_claims_do_not_exceed_a_cap(place: Place) -> None
 
 
 def most_at_once(attempts: list[AttemptRow]) -> int:
-    """How many leases were live at the same moment, by the store's own times."""
+    """The maximum number of simultaneously live leases, by the store's timestamps."""
     moments = sorted(
         [(row.granted_at, 1) for row in attempts] + [(row.ended_at or 1 << 62, -1) for row in attempts]
     )
@@ -200,9 +202,9 @@ def most_at_once(attempts: list[AttemptRow]) -> int:
 @pytest.mark.clause("GOV-09")
 async def test_one_of_several_processes_wins_the_race_for_each_step(place: Place) -> None:
     async with World(place) as w:
-        w.hand.set(HostClock().now_us())
+        w.clock.set(HostClock().now_us())
         runs = [await w.create(plan=["only"], profile="delta-ci") for _ in range(60)]
-        got = await crowd(place, processes=4, limit=1)
+        got = await run_worker_processes(place, processes=4, limit=1)
         assert sorted(run for run, _, _ in got) == sorted(runs)
         assert {n for _, _, n in got} == {1}
 
@@ -210,8 +212,8 @@ async def test_one_of_several_processes_wins_the_race_for_each_step(place: Place
 # --------------------------------------------------------------------------------------- ambiguous commits
 
 
-async def everything(w: World, store: Faulty, faults: Any) -> int:
-    """A run's life in which each commit meets a fault; its id."""
+async def run_with_faults(w: World, store: FaultyStore, faults: Any) -> int:
+    """Run one run to its end with a fault at each commit; the run's id."""
     faults(store)
     run = await w.create(plan=["a"], idempotency_key="once", request_hash=b"h")
     faults(store)
@@ -225,7 +227,7 @@ async def everything(w: World, store: Faulty, faults: Any) -> int:
     faults(store)
     await w.suspend(lease, reply.no)
     faults(store)
-    assert (await w.approve(run))["again"] is False  # the truth, not "you did that before"
+    assert (await w.approve(run))["again"] is False  # the true answer, not that of a repeat
     lease = await w.claim()
     faults(store)
     assert (await w.complete(lease, b"done")).state == "ok"
@@ -236,7 +238,7 @@ async def everything(w: World, store: Faulty, faults: Any) -> int:
 async def test_a_connection_cut_around_the_commit_leaves_one_effect_and_a_true_answer(
     place: Place, moment: str
 ) -> None:
-    def faults(store: Faulty) -> None:
+    def faults(store: FaultyStore) -> None:
         if moment.startswith("before"):
             store.before.append(AmbiguousCommit("cut"))
         if moment in ("after", "before, then after", "after twice"):
@@ -244,9 +246,9 @@ async def test_a_connection_cut_around_the_commit_leaves_one_effect_and_a_true_a
         if moment == "after twice":
             store.after.append(AmbiguousCommit("cut"))
 
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
-        run = await everything(w, store, faults)
+        run = await run_with_faults(w, store, faults)
         row = await w.run(run)
         assert (row.status, row.steps_done) == ("succeeded", 2)
         assert await w.kinds(run) == [
@@ -256,7 +258,7 @@ async def test_a_connection_cut_around_the_commit_leaves_one_effect_and_a_true_a
 
 
 async def test_each_command_of_a_cut_batch_gets_its_own_answer(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(20)]
         leases = {lease.run_id: lease for lease in await w.claims(limit=20)}
@@ -268,13 +270,13 @@ async def test_each_command_of_a_cut_batch_gets_its_own_answer(place: Place) -> 
 
 
 async def test_the_leases_of_a_cut_claim_expire_unused(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"], profile="delta-ci")
         store.after.append(AmbiguousCommit("cut"))
         assert (
             await w.claims("bob") == []
-        )  # it may have happened: nobody works on a lease that may not be there
+        )  # the claim may have been committed, but its leases are unknown to the caller
         assert [row.lease for row in await w.attempts(run)] == ["active"]
         await w.later(61).sweep()
         lease = await w.claim("bob")
@@ -283,7 +285,7 @@ async def test_the_leases_of_a_cut_claim_expire_unused(place: Place) -> None:
 
 
 async def test_a_cut_deletion_is_answered_correctly(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"])
         await w.cancel(run)
@@ -340,7 +342,7 @@ async def test_an_unreadable_outbox_row_blocks_no_other(
         broken.append(owed[0].run_id)
         assert await w.orchestrator.deliver(owed) == 1
         monkeypatch.undo()
-        assert await w.orchestrator.deliver(owed) == 2, "it is owed until the defect is gone"
+        assert await w.orchestrator.deliver(owed) == 2, "the row stays until the defect is fixed"
 
 
 async def test_a_hundred_concurrent_commands_on_an_uncached_run_are_all_answered(place: Place) -> None:
@@ -376,7 +378,7 @@ async def test_a_backend_terminated_around_commit_leaves_one_effect(postgres_pla
             run = await w.create(plan=["a", "b"])
             lease = await w.claim()
             if when == "before":
-                store.cut = terminate  # the commit is sent to a backend that is gone
+                store.cut = terminate  # the commit is sent to a terminated backend
                 await w.complete(lease, b"done")
             else:
                 store.hold.armed = True
@@ -388,7 +390,7 @@ async def test_a_backend_terminated_around_commit_leaves_one_effect(postgres_pla
                     "select pg_terminate_backend(pid) from pg_stat_activity"
                     " where datname = current_database() and pid <> pg_backend_pid()"
                 )
-                # The answer was lost on the way: the runner says it again.
+                # The answer was lost, so the runner repeats the message.
                 assert (await w.complete(lease, b"done", seq=1)).state == "ok"
             assert (await w.kinds(run)).count("complete") == 1
             await w.work_off(run)
@@ -402,7 +404,7 @@ async def test_a_backend_terminated_around_commit_leaves_one_effect(postgres_pla
 
 @pytest.mark.parametrize("lanes", [1, 2])
 async def test_a_full_queue_refuses_and_accepts_waiting_commands_later(place: Place, lanes: int) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], queue_max=6, lanes=lanes) as w:
         runs = [await w.create(plan=["a"]) for _ in range(4)]
         store.door.clear()
@@ -426,41 +428,43 @@ async def test_a_full_queue_refuses_and_accepts_waiting_commands_later(place: Pl
 
 
 async def test_a_waiting_command_is_accepted_after_several_lanes_emptied_the_queue(place: Place) -> None:
-    store = Faulty(place.store())  # nothing is carried out before it is queued
+    store = FaultyStore(place.store())  # its transactions are not inline, so every command is queued
     async with World(place, stores=[store], queue_max=6, lanes=2, command_seconds=3) as w:
         runs: dict[int, int] = {}
-        while len(runs) < 2:  # one for each lane
+        while len(runs) < 2:  # one run for each lane
             run = await w.create(plan=["a"])
             runs[run % 2] = run
         commands = [c.UpdateMetadata(run_id=runs[n % 2], labels=f'{{"n":{n}}}') for n in range(6)]
         under_way = [w.orchestrator.submit(command) for command in commands]
         with pytest.raises(TenureError, match="QUEUE_FULL"):
             w.orchestrator.submit(commands[0])
-        last = await w.do(c.UpdateMetadata(run_id=runs[0], labels='{"n":7}'))  # it has to wait
+        last = await w.do(c.UpdateMetadata(run_id=runs[0], labels='{"n":7}'))  # this command waits for space
         assert last["labels"] == '{"n":7}'
         await asyncio.gather(*under_way)
 
 
 async def test_messages_of_a_lease_keep_their_order_if_the_queue_is_full(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], queue_max=3, lanes=1) as w:
         lease = await w.begin()
         unused: Any = None
         work_source = LocalWorkSource("", w.orchestrator, unused, unused, unused, unused)
         store.door.clear()
         answers = []
-        for number in range(1, 61):  # a body that maps over much says one after the other, and waits for none
+        for number in range(
+            1, 61
+        ):  # like `tenure.map` over many items: messages are sent without waiting for answers
             if number == 20:
                 store.door.set()
-            said = c.RecordCheckpoint(
+            message = c.RecordCheckpoint(
                 run_id=lease.run_id,
                 idx=lease.idx,
                 n=lease.n,
                 seq=100 + number,
                 name=f"step-{number}",
-                context=c.Context("w_runner", "system", f"said-{number}"),
+                context=c.Context("w_runner", "system", f"message-{number}"),
             )
-            answers.append(work_source.submit(said))
+            answers.append(work_source.submit(message))
             await asyncio.sleep(0)
         await asyncio.gather(*answers)
         rows: list[CheckpointRow] = await w.read("checkpoints_of", lease.run_id)
@@ -471,7 +475,7 @@ async def test_messages_of_a_lease_keep_their_order_if_the_queue_is_full(place: 
 
 
 async def test_every_command_gets_one_result_or_one_error(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         runs = [await w.create(plan=["a"]) for _ in range(10)]
         store.door.clear()
@@ -479,22 +483,22 @@ async def test_every_command_gets_one_result_or_one_error(place: Place) -> None:
         for run in runs:
             asked += [
                 c.Pause(run_id=run),
-                c.RequestCancel(run_id=run),  # ends it
-                c.RequestCancel(run_id=run),  # too late
+                c.RequestCancel(run_id=run),  # ends the run
+                c.RequestCancel(run_id=run),  # the run has ended
                 c.UpdateMetadata(run_id=run, labels="{}"),
                 c.DeliverEvent(run_id=run, name="x", event_id="1"),
-                c.Pause(run_id=run + (1 << 40)),  # nobody's
+                c.Pause(run_id=run + (1 << 40)),  # a run that does not exist
             ]
         futures = [w.orchestrator.submit(command) for command in asked]
         store.before.extend([WriteConflict("deadlock"), WriteConflict("deadlock")])
         store.door.set()
         answers = await asyncio.gather(*futures, return_exceptions=True)
         for n in range(10):
-            paused, canceled, late, labeled, event, nobody = answers[6 * n : 6 * n + 6]
+            paused, canceled, late, labeled, event, missing = answers[6 * n : 6 * n + 6]
             assert paused == {"paused": True, "again": False}
             assert canceled == {"status": "canceled", "again": False}
             assert labeled == {"labels": "{}", "metadata": "{}"}
-            codes = [error.code for error in (late, event, nobody) if isinstance(error, TenureError)]
+            codes = [error.code for error in (late, event, missing) if isinstance(error, TenureError)]
             assert codes == ["RUN_TERMINAL_STATE", "RUN_TERMINAL_STATE", "RUN_NOT_FOUND"]
 
 
@@ -508,7 +512,7 @@ async def test_stopping_finishes_submitted_commands(place: Place) -> None:
             w.orchestrator.submit(c.Pause(run_id=runs[0]))
 
 
-# ------------------------------------------------------------------------------------- bad data, no store
+# ------------------------------------------------------------------------------------- rejected data and outages
 
 
 @pytest.mark.parametrize("bad", ["nul", "huge number", "surrogate"])
@@ -532,13 +536,13 @@ async def test_a_command_that_no_database_can_store_fails_alone(place: Place, ba
 async def test_a_command_that_only_this_database_refuses_fails_alone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A defect of ours that lets by what a CHECK does not: the others of its batch must not suffer from it."""
+    """A defect in our checks lets a value through that a CHECK constraint refuses. The rest of the batch must succeed."""
     monkeypatch.setattr(plans, "step_problems", lambda *_: [])
     plans._checked.cache_clear()
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         requests = [w.request(plan=["a"]) for _ in range(50)]
-        spoiled = w.request(plan=[step("a", retries=-5)])  # that makes less than one attempt
+        spoiled = w.request(plan=[step("a", retries=-5)])  # fewer than one attempt
         store.door.clear()
         futures = [w.orchestrator.submit(one) for one in [*requests[:25], spoiled, *requests[25:]]]
         store.door.set()
@@ -554,7 +558,7 @@ async def test_a_command_that_only_this_database_refuses_fails_alone(
 
 
 async def test_commands_wait_during_an_outage_of_the_store_and_succeed_afterwards(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store]) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()
@@ -567,7 +571,7 @@ async def test_commands_wait_during_an_outage_of_the_store_and_succeed_afterward
 
 
 async def test_a_long_outage_is_reported_and_nothing_is_done_twice(place: Place) -> None:
-    store = Faulty(place.store())
+    store = FaultyStore(place.store())
     async with World(place, stores=[store], command_seconds=0.05) as w:
         run = await w.create(plan=["a"])
         lease = await w.claim()

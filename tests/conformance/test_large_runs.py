@@ -1,7 +1,7 @@
-"""Runs with many waits, events, children and steps: what one of them costs does not grow with their number.
+"""Runs with many waits, events, children and steps: the cost of a decision does not grow with their number.
 
-A decision that looks at n things asks for all of them at once. One that asked for each in turn would be made n times, over
-n things each. So what is counted is how often a decision is made anew: `NotLoaded` is raised once for each.
+A decision that needs n rows must request all of them at once. If it requested them one by one, it would be made n times
+over n rows. So these tests count how often a decision is made again: each time raises one `NotLoaded`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDS_MAX = 8
 
 @contextmanager
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail where decisions are made anew more than a few times."""
+    """Fail if decisions are made again more than a few times."""
     asked: list[tuple[Any, ...]] = []
 
     def count(self: NotLoaded, *keys: Any) -> None:
@@ -73,7 +73,9 @@ async def test_early_events_are_taken_in_their_order(
         for number in range(3):
             await w.deliver(lease.run_id, "news", f"e-{number}", payload=b"%d" % number)
         await w.crash()
-        assert (await w.deliver(lease.run_id, "news", "e-2", payload=b"2"))["again"], "it is loaded alone"
+        assert (await w.deliver(lease.run_id, "news", "e-2", payload=b"2"))["again"], (
+            "the event is found without loading the others"
+        )
         taken = [(await w.wait(lease, f"w{i}", event=c.WaitSpec(event="news"))).result_ref for i in range(3)]
         assert [await w.body(lease.run_id, ref) for ref in taken] == [b"0", b"1", b"2"]
 

@@ -1,4 +1,4 @@
-"""Leases: charges, releases, parking, pausing, other people's runs."""
+"""Leases: charged attempts, releases, parking, pausing, and runs of other tenants."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ async def test_a_claim_charges_an_attempt_so_a_job_that_kills_its_workers_ends(p
         row = await w.run(run)
         assert (row.status, row.reason) == ("failed", "STEP_LOST")
         assert await w.states(run) == {"deadly": "failed", "after": "skipped"}
-        assert await w.status(other) in ("running", "failed")  # it went its own way
+        assert await w.status(other) in ("running", "failed")  # the other run is unaffected
 
 
 async def test_a_release_refunds_the_attempt_and_a_new_checkpoint_resets_the_count(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"])
-        for _ in range(10):  # a worker that shuts down ten times costs nothing
+        for _ in range(10):  # ten worker shutdowns are not charged
             await w.release(await w.claim())
         assert (await w.step(run, "job")).charged == 0
-        for n in range(6):  # nor does one that dies after having got somewhere
+        for n in range(6):  # nor is a crash after a new checkpoint
             lease = await w.claim()
             await w.checkpoint(lease, f"part {n}")
             assert (await w.step(run, "job")).charged == 0
@@ -77,7 +77,7 @@ async def test_a_paused_run_gets_no_new_lease_and_its_deadline_keeps_running(pla
         lease = await w.claim()
         assert await w.tell(c.Pause, run) == {"paused": True, "again": False}
         assert await w.tell(c.Pause, run) == {"paused": True, "again": True}
-        await w.complete(lease)  # work under way goes on
+        await w.complete(lease)  # a running step may finish
         assert (await w.states(run), await w.claims()) == ({"one": "succeeded", "two": "ready"}, [])
         await w.tell(c.Unpause, run)
         assert await w.tell(c.Unpause, run) == {"paused": False, "again": True}
@@ -100,12 +100,12 @@ async def test_a_claim_names_its_queue(place: Place) -> None:
 async def test_another_tenants_run_looks_like_a_missing_run(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(plan=["job"], tenant="acme")
-        said = set()
+        messages = set()
         for run_id, tenant in ((run, "other"), (run + 1, "acme")):
             async with w.refuses("RUN_NOT_FOUND") as refusal:
                 await w.do(c.RequestCancel(run_id=run_id, tenant=tenant))
-            said.add(str(refusal.value).split("run_")[0])
-        assert len(said) == 1
+            messages.add(str(refusal.value).split("run_")[0])
+        assert len(messages) == 1
         assert (await w.do(c.RequestCancel(run_id=run, tenant="acme")))["status"] == "canceled"
 
 
@@ -163,7 +163,7 @@ async def test_a_waiting_claim_is_woken_by_work_from_another_process(place: Plac
         run = await w.create(plan=["a"])
         (lease,) = await waiting
         assert lease.run_id == run
-        # So it is when a step becomes ready by a completion, here or there.
+        # The same for a step that a completion makes ready, in this process or another.
         run = await w.create(plan=["b", "c"])
         first = await w.claim()
         waiting = asyncio.create_task(w.claims("bob", wait_seconds=50))
@@ -176,32 +176,32 @@ async def test_no_claim_is_woken_for_a_step_that_its_creator_leased(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(place) as w:
-        told = 0
+        notified = 0
 
         async def notify_work() -> None:
-            nonlocal told
-            told += 1
+            nonlocal notified
+            notified += 1
 
         monkeypatch.setattr(w.stores[0], "notify_work", notify_work)
         await w.begin(plan=["a"])
         await w.settle()
-        assert told == 0
-        await w.begin(plan=[step("a"), step("b")])  # the other one is for everybody
+        assert notified == 0
+        await w.begin(plan=[step("a"), step("b")])  # step b is open to every worker
         await w.settle()
-        assert told == 1
+        assert notified == 1
 
 
 async def test_a_lost_wake_up_only_delays_the_work(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         for store in w.stores:
-            store.wait_for_work = _deaf
+            store.wait_for_work = _never_woken
         waiting = asyncio.create_task(w.through(1).claims("bob", wait_seconds=50))
         await asyncio.sleep(0)
         run = await w.create(plan=["a"])
-        assert [lease.run_id for lease in await waiting] == [run]  # by the poll beneath
+        assert [lease.run_id for lease in await waiting] == [run]  # found by the poll
 
 
-async def _deaf(timeout_s: float) -> bool:
+async def _never_woken(timeout_s: float) -> bool:
     await asyncio.Event().wait()
     return True
 
@@ -248,7 +248,7 @@ async def test_a_short_output_is_stored_in_its_checkpoint_and_can_be_erased(plac
         run = lease.run_id
         await w.checkpoint(lease, "short", output=short)
         await w.checkpoint(lease, "long", output=long)
-        for output in (b"once", b"twice"):  # it is recorded again, and what it returned first stays known
+        for output in (b"once", b"twice"):  # the second recording keeps the output of the first
             await w.checkpoint(lease, "unsafe", output=output, resumable=False, idempotent=True)
         rows = {row.name: row for row in await w.read("checkpoints_of", run)}
         assert {name: row.output for name, row in rows.items()} == {
@@ -275,7 +275,7 @@ async def test_a_short_output_is_stored_in_its_checkpoint_and_can_be_erased(plac
         assert await w.read("payload", run, rows["short"].output_ref) == []
         [gone] = [row for row in await w.read("resume_checkpoints", run, 0) if row.name == "short"]
         assert (gone.output, gone.output_ref) == (None, rows["short"].output_ref)
-        await w.complete(lease)  # and the chain is whole: the doctor looks at the end
+        await w.complete(lease)  # the chain stays valid: the doctor examines it at the end
 
 
 async def test_one_command_writes_one_event_with_every_edge_in_order(place: Place) -> None:
@@ -297,7 +297,7 @@ async def test_one_command_writes_one_event_with_every_edge_in_order(place: Plac
         ]
 
 
-# ----------------------------------------------------------------------------------- facts and the end
+# ----------------------------------------------------------------------------------- reporting, sealing, deletion
 
 
 async def test_a_finished_run_is_reported_sealed_and_then_deleted_completely(place: Place) -> None:

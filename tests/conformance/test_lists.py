@@ -1,4 +1,4 @@
-"""Pages of lists on every store: nothing is lost or repeated, and each is read from its index."""
+"""Pages of lists on every store: nothing is lost or repeated, and each page is read from its index."""
 
 import re
 from collections.abc import Callable
@@ -26,14 +26,14 @@ FOREVER = 1 << 62
 
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
-    """Opens a store of each kind on an empty database, always the same one in a test."""
+    """Opens stores of one kind. All stores of a test share one database."""
     dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return partial(open_store, request.param, tmp_path, dsn)
 
 
 @pytest.mark.clause("GWI-21")
 async def test_pages_of_runs_with_equal_times_lose_and_repeat_nothing(opened: OpenStore) -> None:
-    """Twelve runs at three moments, five at a time."""
+    """Twelve runs with three different timestamps, in pages of five."""
     runs = [a_run(100 + n, created_at=1000 + n // 4, repo="app" if n % 2 else None) for n in range(12)]
     others = a_run(200, tenant="beta", created_at=1001)
     async with opened() as store:
@@ -51,7 +51,7 @@ async def test_pages_of_runs_with_equal_times_lose_and_repeat_nothing(opened: Op
                 place = (page[-1].created_at, page[-1].id)
             assert found == [run.id for run in reversed(fits)], name
         assert await store.read("runs_page", "acme", 1001, 0, 99) == runs[3::-1], (
-            "before a moment, without it"
+            "a page ends before its timestamp, exclusive"
         )
         glances = await store.read("run_glances", rows=[(100,), (200,), (999,)])
         assert {(glance.id, glance.tenant, glance.paused) for glance in glances} == {
@@ -102,9 +102,9 @@ async def test_postgres_reads_pages_from_indexes(postgres_dsn: str, analyze: boo
         for name in run_lists.READS.keys() | approval_queries.READS.keys():
             found = await plan(reader, POSTGRES[name], ARGUMENTS[name])
             assert "Seq Scan" not in {node["Node Type"] for node in nodes(found)}, name
-            # Not counted yet, a few hundred rows are sorted; open questions are looked up one by one.
+            # Without statistics, a few hundred rows are sorted; open approvals are looked up one by one.
             few = 60 if analyze and name.startswith("runs_page") else 1_500
-            assert pages(found) < few, f"{name} looks at {pages(found)} pages"
+            assert pages(found) < few, f"{name} reads {pages(found)} pages"
 
 
 def test_sqlite_reads_pages_from_indexes_in_order() -> None:

@@ -1,7 +1,7 @@
-"""A run whose profile this process lacks is another process's: it is refused here, shown here, and in nobody's way.
+"""A run with a profile that this process lacks: commands are refused, reads work, and other runs are not blocked.
 
-Which profiles a process has is one thing per process, so a story that needs a second process lets this one have and
-lack the profile by turns (`bring`).
+The set of profiles is global per process. Tests that need a second process change the set of this one
+(`use_profiles`).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tenure.orchestrator.sweeper import Sweeper
 from tenure.reads.runs import RunReader
 from tests.conformance.test_schedules import HOUR_US, hourly, put, row, slots
 from tests.conformance.world import BEGIN_US, Place, World, gate, pause
-from tests.profiles.custom import OURS, bring, having
+from tests.profiles.custom import OURS, profiles_in_use, use_profiles
 
 
 @pytest.fixture(autouse=True)
 def _ours() -> Iterator[None]:
-    with having(OURS):
+    with profiles_in_use(OURS):
         yield
 
 
@@ -44,7 +44,7 @@ async def test_commands_on_a_run_with_an_unknown_profile_are_refused_as_retryabl
     async with World(place) as w:
         lease = await w.begin(profile="ours")
         run = lease.run_id
-        bring()
+        use_profiles()
         async with w.refuses("PROFILE_NOT_HERE") as refusal:
             await w.cancel(run)
         assert "'ours'" in refusal.value.message
@@ -52,9 +52,11 @@ async def test_commands_on_a_run_with_an_unknown_profile_are_refused_as_retryabl
         assert CODES["PROFILE_NOT_HERE"].status == 503
         async with w.refuses("PROFILE_NOT_HERE"):
             await w.complete(lease, seq=1)
-        async with w.refuses("PROFILE_NOT_FOUND"):  # a new one is a mistake of whoever asks
+        async with w.refuses(
+            "PROFILE_NOT_FOUND"
+        ):  # for a new run, an unknown profile is the caller's mistake
             await w.create(profile="ours")
-        bring(OURS)
+        use_profiles(OURS)
         await w.complete(lease, seq=1)
         assert await w.status(run) == "succeeded"
 
@@ -63,7 +65,7 @@ async def test_other_runs_of_the_batch_are_decided(place: Place) -> None:
     async with World(place) as w:
         theirs = await w.create(profile="ours")
         mine = [await w.create() for _ in range(5)]
-        bring()
+        use_profiles()
         answers = await asyncio.gather(
             *(w.cancel(run) for run in (*mine[:2], theirs, *mine[2:])), return_exceptions=True
         )
@@ -76,10 +78,10 @@ async def test_a_claim_skips_a_run_with_an_unknown_profile(place: Place) -> None
     async with World(place) as w:
         theirs = [await w.create(profile="ours", priority=9, plan=["a", "b"]) for _ in range(3)]
         mine = await w.create()
-        bring()
+        use_profiles()
         assert [lease.run_id for lease in await w.claims(limit=2)] == [mine]
-        bring(OURS)
-        other = await w.crash()  # a process that has it
+        use_profiles(OURS)
+        other = await w.crash()  # a process that has the profile
         assert {lease.run_id for lease in await other.claims(limit=9)} == set(theirs)
 
 
@@ -90,21 +92,21 @@ async def test_a_sweep_skips_a_run_with_an_unknown_profile(
     async with World(place) as w:
         theirs = [await w.create(profile="ours", plan=[pause(within_seconds=10)]) for _ in range(5)]
         mine = await w.create(plan=[pause(within_seconds=20)])
-        bring()
+        use_profiles()
         sweeping = Sweeper(w.later(21).orchestrator)
         found = [await sweeping.sweep() for _ in range(4)]
-        # What is set aside counts as nothing done: a round full of it is not followed by the next at once.
+        # Skipped timers do not count: a round that only skips is not followed immediately by the next one.
         assert found == [0, 0, 1, 0]
         assert await w.status(mine) == "succeeded"
         assert {await w.status(run) for run in theirs} == {"waiting_external"}
-        bring(OURS)
-        await w.sweep()  # another process
+        use_profiles(OURS)
+        await w.sweep()  # as another process that has the profile
         assert {await w.status(run) for run in theirs} == {"succeeded"}
         assert await sweeping.sweep() == 0
-        assert not sweeping._timers._keys  # what others have done is forgotten
+        assert not sweeping._timers._keys  # timers that others have handled are forgotten
 
 
-async def test_its_outbox_rows_are_kept_for_another_process(
+async def test_outbox_rows_for_a_run_with_an_unknown_profile_are_kept(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_TIMERS_MAX", 1)
@@ -116,10 +118,12 @@ async def test_its_outbox_rows_are_kept_for_another_process(
         await w.settle()
         assert reply.no is not None
         await w.suspend(lease, reply.no)
-        bring()
-        await w.complete(await w.claim("kid"), b"done")  # its parent is to be told, and cannot be here
+        use_profiles()
+        await w.complete(
+            await w.claim("kid"), b"done"
+        )  # its parent has to be notified, but this process lacks the parent's profile
         await w.settle()
-        parent = await w.begin()  # and behind that, something that can be done here
+        parent = await w.begin()  # then a delivery that this process can make
         again = c.StartChild(run_id=other, workflow="child", plan=(c.BODY_STEP,))
         monkeypatch.setattr(type(w.orchestrator), "deliver", _lost)
         await w.wait(parent, "kid", child=again)
@@ -130,14 +134,14 @@ async def test_its_outbox_rows_are_kept_for_another_process(
         assert [await sweeping.sweep() for _ in range(3)] == [0, 1, 0]
         assert await w.status(other) == "queued"
         assert await w.status(lease.run_id) == "waiting_external"
-        bring(OURS)
+        use_profiles(OURS)
         await w.sweep()
         assert (await w.step(lease.run_id)).state == "ready"
         monkeypatch.undo()
 
 
 async def _lost(*_: object) -> int:
-    """The process ended before it delivered."""
+    """Delivers nothing, like a process that ends first."""
     return 0
 
 
@@ -152,11 +156,11 @@ async def test_a_child_with_an_unknown_profile_is_created_by_another_process(
         await w.wait(lease, "kid", child=start)
         await w.settle()
         monkeypatch.undo()
-        bring()
+        use_profiles()
         await w.later(3).sweep()
         assert child not in await w.run_ids()
         assert [wait.state for wait in await w.waits(lease.run_id)] == ["open"]
-        bring(OURS)
+        use_profiles(OURS)
         await w.sweep()
         assert (await w.run(child)).profile == "ours"
 
@@ -168,11 +172,11 @@ async def test_a_schedule_with_an_unknown_profile_stays_due(
     async with World(place) as w:
         await put(w, hourly(name="theirs", profile="ours", catch_up="all"))
         await put(w, hourly(next_at=BEGIN_US + HOUR_US + us(1)))
-        bring()
+        use_profiles()
         scheduler = Scheduler(w.at("11:00:02").orchestrator)
         assert [await scheduler.look() for _ in range(3)] == [0, 1, 0]
         assert (await row(w, "theirs")).next_at == BEGIN_US + HOUR_US
-        bring(OURS)
+        use_profiles(OURS)
         assert await Scheduler(w.orchestrator).look() == 1
         assert len(await slots(w)) == 2
 
@@ -181,7 +185,7 @@ async def test_a_run_with_an_unknown_profile_is_shown_in_the_kernels_words(place
     async with World(place) as w:
         theirs = await w.create(profile="ours", plan=["build", "test"])
         mine = await w.create(profile="approval-runs", plan=["build"])
-        bring()
+        use_profiles()
         views = RunReader(w.store, "acme")
         lines = {line.profile: line.shown for line in await views.list_runs("acme")}
         assert lines == {"ours": "queued", "approval-runs": "PENDING"}
@@ -198,9 +202,9 @@ async def test_the_doctor_examines_runs_with_unknown_profiles(place: Place) -> N
         await w.cancel(lease.run_id)
         await w.later(3600).create()
         late = (await examine_database(w.store, settled=True)).violations
-        bring()
+        use_profiles()
         found = await examine_database(w.store, settled=True)
-        # How long a cancel may take is said by the profile: only who has it can say that this one took too long.
+        # The profile limits how long a cancel may take, so a process without the profile cannot report this one.
         assert [v.number for v in late if v not in found.violations] == ["I49"]
         assert [v for v in found.violations if v not in late] == []
         assert found.runs == 2

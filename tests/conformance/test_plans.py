@@ -1,4 +1,4 @@
-"""Stories an adversarial review told of plans, admission, keys and fairness; each was a defect once."""
+"""Regressions in plans, admission, keys and fairness, found by adversarial review."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_delayed_run_supersedes_nothing_newer(place: Place) -> None:
         await w.claim()
         await w.later(121).sweep()
         assert (await w.run(newer)).cancel_at is None
-        # A run that arrives meanwhile and supersedes, cancels both.
+        # A newer run that supersedes cancels both.
         newest = await w.create(**same, concurrency_mode="supersede")
         await w.settle()
         assert await w.status(delayed) == "canceled"
@@ -93,8 +93,8 @@ async def test_only_the_first_run_in_line_for_a_key_polls_often(place: Place) ->
         for run in (holder, first, second, third):
             await w.complete(lease := await w.claim(), b"done")
             assert lease.run_id == run
-            await w.settle()  # each is woken by the one before it, without a sweep
-        # Every wake-up is lost: the poll finds it all the same.
+            await w.settle()  # each run is woken by the one before it, without a sweep
+        # If every wake-up is lost, the poll still starts the runs.
         one, two, three = [await w.create(plan=["a"], concurrency_key="k") for _ in range(3)]
         for run in (one, two, three):
             await w.complete(lease := await w.claim(), b"done")

@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: locks of rows, lost connections, commits of unknown fate, LISTEN, a server's clock."""
+"""Only on PostgreSQL: row locks, lost connections, ambiguous commits, LISTEN, and the server's clock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.conformance.samples import (
     an_outbox_row,
 )
 from tests.conformance.stores import ask, create, save, sizes
-from tests.conformance.tcp_proxy import Wire
+from tests.conformance.tcp_proxy import TcpProxy
 from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 FOREVER_US = 1 << 62
@@ -60,8 +60,8 @@ async def opened(dsn: str, **how: Any) -> AsyncIterator[PostgresStore]:
 
 
 @asynccontextmanager
-async def by_hand(dsn: str) -> AsyncIterator[Any]:
-    """A connection of somebody else, who sees our tables."""
+async def connect_directly(dsn: str) -> AsyncIterator[Any]:
+    """A separate connection that sees our tables."""
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "tenure"})
     try:
         yield connection
@@ -95,8 +95,8 @@ async def blocked_backend(connection: Any) -> int:
 async def backend_in(connection: Any, event_type: str) -> int:
     """Wait until one of the store's backends waits for something of this type; its process id.
 
-    Within a transaction the list of backends stays as it was first seen, and a store connects when it has to: without
-    forgetting that list we would wait forever for a backend that came a moment later.
+    Within a transaction, pg_stat_activity is a snapshot, and stores connect lazily. Without clearing the snapshot, this
+    would wait forever for a backend that connects later.
     """
     while True:
         await connection.execute("select pg_stat_clear_snapshot()")
@@ -111,14 +111,14 @@ async def backend_in(connection: Any, event_type: str) -> int:
 
 
 async def moments() -> AsyncIterator[None]:
-    """Short pauses, for as long as the test may run."""
+    """Yield every few milliseconds, until the caller leaves the loop."""
     while True:
         yield
         await asyncio.sleep(0.005)
 
 
 async def connections(connection: Any) -> list[int]:
-    """The processes that serve the stores of this database."""
+    """The backend process ids of this database's stores."""
     found = await connection.fetch(
         "select pid from pg_stat_activity where datname = current_database() and application_name = 'tenure'"
     )
@@ -126,7 +126,7 @@ async def connections(connection: Any) -> list[int]:
 
 
 async def end_backends(connection: Any) -> int:
-    """Terminate everything the stores have with this database; how many connections that were."""
+    """Terminate all of the stores' backends; how many there were."""
     pids = await connections(connection)
     await connection.execute("select pg_terminate_backend(pid) from unnest($1::integer[]) pid", pids)
     return len(pids)
@@ -145,7 +145,7 @@ async def test_a_transaction_that_waited_for_a_run_sees_its_changed_step(
         steps = yield Query("load_steps", [(1, 0)])
         return runs[0], steps[0]
 
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await create(store, a_run(1), a_spec(1), a_ready_step(1, 0))
         async with other.transaction():
             await other.execute("select from run where id = 1 for update")
@@ -162,8 +162,8 @@ async def test_a_transaction_that_waited_for_a_run_sees_its_changed_step(
 async def test_a_save_that_waited_for_a_run_checks_its_version_again(
     postgres_dsn: str, changing: bool
 ) -> None:
-    """Whether the run itself changes or is only expected to be where it was."""
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    """Whether the save changes the run or only expects its version."""
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         both = change(1, 0)
         both.expect.append((2, 0, None))
@@ -179,16 +179,16 @@ async def test_a_save_that_waited_for_a_run_checks_its_version_again(
 
 
 async def test_a_deadlock_is_a_conflict_that_wrote_nothing(postgres_dsn: str) -> None:
-    """We never lock out of order; somebody else may."""
+    """The store always locks in order; other clients may not."""
 
     def one_then_two() -> Transaction[Saved]:
         saved: Saved = yield change(1, 0)
         yield Query("lock_runs", [(2,)])
         return saved
 
-    async with by_hand(postgres_dsn) as other:
+    async with connect_directly(postgres_dsn) as other:
         name = await other.fetchval("select current_database()")
-        # Who notices is who has to give way, and each side looks once: we, and not before the other one waits as well.
+        # The session that detects a deadlock is rolled back. Only the store's session may detect it, after the other one waits too.
         await other.execute(f"alter database {name} set deadlock_timeout = '500ms'")
         await other.execute("set deadlock_timeout = '1h'")
         async with opened(postgres_dsn) as store:
@@ -205,7 +205,7 @@ async def test_a_deadlock_is_a_conflict_that_wrote_nothing(postgres_dsn: str) ->
 
 
 async def test_saves_of_the_same_runs_on_many_lanes_never_deadlock(postgres_dsn: str) -> None:
-    """Rows are locked in id order whatever order they are given in; a lost race is a missing id, no error."""
+    """Rows are locked in id order whatever the order of the save. A lost race is a missing id, not an error."""
     chance = random.Random(7450)
     run_ids = list(range(1, 31))
 
@@ -223,7 +223,7 @@ async def test_saves_of_the_same_runs_on_many_lanes_never_deadlock(postgres_dsn:
                 rows={"event": [an_event(run_id, known[run_id] + 1) for run_id in mine]},
             )
             if chance.random() < 0.2:
-                batch.runs = batch.runs[:6]  # now it locks in a step of its own
+                batch.runs = batch.runs[:6]  # now the locks need their own step
                 batch.rows = {}
             saved = await save_on(store, lane, batch)
             wrote += len(saved.ids & {run.id for run in batch.runs})
@@ -243,7 +243,7 @@ async def test_saves_of_the_same_runs_on_many_lanes_never_deadlock(postgres_dsn:
 
 
 async def test_locking_free_runs_skips_locked_runs(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2, 3)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
@@ -253,7 +253,7 @@ async def test_locking_free_runs_skips_locked_runs(postgres_dsn: str) -> None:
 
 
 async def test_a_tenant_lock_lasts_until_the_commit(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         query = "select pg_advisory_xact_lock(hashtextextended('acme', 7450))"
         async with other.transaction():
             await other.execute(query)
@@ -272,7 +272,7 @@ async def ask_on(store: PostgresStore, lane: int, name: str, rows: list[tuple[An
 
 
 async def test_a_lock_that_is_never_released_is_reported_as_a_busy_store(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn, patience_seconds=0.2) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn, patience_seconds=0.2) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         async with other.transaction():
             await other.execute("select from run where id = 1 for update")
@@ -289,7 +289,7 @@ async def test_an_interrupted_transaction_releases_its_locks(postgres_dsn: str) 
         runs: list[RunRow] = yield Query("lock_runs", [(2,)])
         return runs
 
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
@@ -298,7 +298,7 @@ async def test_an_interrupted_transaction_releases_its_locks(postgres_dsn: str) 
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-            await other.execute("select from run where id = 1 for update")  # nobody holds it
+            await other.execute("select from run where id = 1 for update")  # the lock is free
         assert (await save(store, change(1, 0))).ids == {1}
 
 
@@ -306,7 +306,7 @@ async def test_an_interrupted_transaction_releases_its_locks(postgres_dsn: str) 
 
 
 async def test_idle_connections_that_were_closed_are_replaced_silently(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         assert await versions(store, 1) == [0]
         assert await end_backends(other) >= 2
@@ -326,7 +326,7 @@ async def test_a_transaction_cut_before_its_commit_is_repeated(postgres_dsn: str
         saved: Saved = yield change(1, 0)
         return saved
 
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         async with other.transaction():
             await other.execute("select from run where id = 2 for update")
@@ -338,7 +338,7 @@ async def test_a_transaction_cut_before_its_commit_is_repeated(postgres_dsn: str
 
 
 async def test_a_single_save_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         async with other.transaction():
             await other.execute("select from run where id = 1 for update")
@@ -346,12 +346,12 @@ async def test_a_single_save_that_is_cut_is_ambiguous(postgres_dsn: str) -> None
             await other.execute("select pg_terminate_backend($1)", await blocked_backend(other))
             with pytest.raises(AmbiguousCommit):
                 await waiting
-        assert await ask(store, "load_event_hashes", [(1, 1)]) == []  # it did not happen
+        assert await ask(store, "load_event_hashes", [(1, 1)]) == []  # the save was not committed
         assert (await save(store, change(1, 0), single=True)).ids == {1}
 
 
 async def test_a_commit_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         await other.execute("""
             create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(30); return new; end';
@@ -368,14 +368,14 @@ async def test_a_commit_that_is_cut_is_ambiguous(postgres_dsn: str) -> None:
 @pytest.mark.parametrize("single", [True, False])
 async def test_a_commit_with_a_lost_answer_is_proven_by_its_event(postgres_dsn: str, single: bool) -> None:
     async with (
-        Wire(postgres_dsn).strung() as wire,
+        TcpProxy(postgres_dsn).serve() as wire,
         opened(wire.dsn) as store,
         opened(postgres_dsn) as witness,
     ):
         await make_runs(store, 1)
-        await save(store, change(1, 0), single=single)  # everything is prepared
+        await save(store, change(1, 0), single=single)  # all statements are prepared now
 
-        def last_words() -> Transaction[Saved]:
+        def save_then_cut() -> Transaction[Saved]:
             saved: Saved = yield change(1, 1)
             wire.cut_before_an_answer()
             return saved
@@ -383,7 +383,7 @@ async def test_a_commit_with_a_lost_answer_is_proven_by_its_event(postgres_dsn: 
         if single:
             wire.cut_before_an_answer()
         with pytest.raises(AmbiguousCommit):
-            await (save(store, change(1, 1), single=True) if single else store.transact(last_words))
+            await (save(store, change(1, 1), single=True) if single else store.transact(save_then_cut))
         found: list[Any] = []
         async for _ in moments():
             if found := await ask(witness, "load_event_hashes", [(1, 2)]):
@@ -430,9 +430,9 @@ async def test_a_server_that_does_not_come_back_is_unavailable() -> None:
 
 
 async def test_the_store_reconnects_to_a_server_that_stopped_answering(postgres_dsn: str) -> None:
-    """Half-open: no reset ever comes. What was under way as a commit is ambiguous, anything else is run again."""
+    """A half-open connection: no reset arrives. A running commit is ambiguous; anything else is repeated."""
     async with (
-        Wire(postgres_dsn).strung() as wire,
+        TcpProxy(postgres_dsn).serve() as wire,
         opened(wire.dsn, patience_seconds=0.2, silence_seconds=0.1) as store,
     ):
         await make_runs(store, 1)
@@ -444,13 +444,13 @@ async def test_the_store_reconnects_to_a_server_that_stopped_answering(postgres_
             await save(store, change(1, 1))
         assert refused.value.code == "STORE_UNAVAILABLE"
         wire.unmute()
-        assert (await save(store, change(1, 2))).ids == {1}  # the ambiguous one did happen
+        assert (await save(store, change(1, 2))).ids == {1}  # the ambiguous save was committed
 
 
 async def test_closing_a_store_finishes_running_work_and_refuses_new_work(
     postgres_dsn: str,
 ) -> None:
-    async with by_hand(postgres_dsn) as other:
+    async with connect_directly(postgres_dsn) as other:
         store = PostgresStore(postgres_dsn)
         await store.migrate()
         await store.open()
@@ -476,8 +476,8 @@ async def test_closing_a_store_finishes_running_work_and_refuses_new_work(
 
 
 async def test_a_changed_type_does_not_break_prepared_statements(postgres_dsn: str) -> None:
-    """A migration of a later version went by."""
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    """A later version's migration has changed the table."""
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         for version, single in ((0, True), (1, False)):
             await save(store, change(1, version), single=single)
@@ -493,7 +493,7 @@ async def test_a_changed_type_does_not_break_prepared_statements(postgres_dsn: s
 
 
 async def test_a_refusal_of_the_server_has_a_code_and_leaves_the_lane_usable(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         await other.execute(
             "create function refuse() returns trigger language plpgsql as"
@@ -529,7 +529,7 @@ async def test_a_refusal_of_the_server_has_a_code_and_leaves_the_lane_usable(pos
 
 
 async def test_a_read_only_database_is_reported(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1)
         name = await other.fetchval("select current_database()")
         await other.execute(f"alter database {name} set default_transaction_read_only = on")
@@ -556,7 +556,7 @@ async def test_connection_errors_never_show_the_password(postgres_dsn: str) -> N
 
 
 def _rows_of(run_id: int) -> dict[str, Row]:
-    """A row of every table a save may write."""
+    """One row of every table that a save may write."""
     rows: list[Row] = [
         a_spec(run_id, labels='{"new": true}'),
         a_ready_step(run_id, 0),
@@ -586,7 +586,7 @@ def test_the_samples_cover_every_table() -> None:
 
 @pytest.mark.parametrize("single", [True, False])
 async def test_a_save_may_combine_any_parts(postgres_dsn: str, single: bool) -> None:
-    """Its statement is composed of just these; what it does not name it does not touch."""
+    """The statement contains only the given parts and leaves all other rows unchanged."""
     chance = random.Random(7450)
     count: dict[str, int] = {}
     async with opened(postgres_dsn) as store:
@@ -604,14 +604,14 @@ async def test_a_save_may_combine_any_parts(postgres_dsn: str, single: bool) -> 
             if chance.random() < 0.3:
                 batch.delivered = [
                     (run_id, 1, 0)
-                ]  # of nothing yet: a row written by the same save is not deleted
+                ]  # the row does not exist yet: a save does not delete its own rows
             saved = await save(store, batch, single=single)
             assert saved.ids == {run_id}, sorted(tables)
             for table in (
                 "run",
                 "run_spec",
                 *(t for t in tables if t != "remote_lease"),
-            ):  # which is no run's own
+            ):  # which belongs to no run
                 count[table] = count.get(table, 0) + (table != "run_spec" or "run_spec" not in tables)
             count["run_spec"] = count["run"]
             assert await sizes(store) == count, sorted(tables)
@@ -653,7 +653,7 @@ def test_a_statement_is_composed_once_per_set_of_parts() -> None:
 
 
 def test_a_composed_save_is_named_queries_joined_as_they_are() -> None:
-    """But for the numbers of their parameters: whatever writes is in a .sql file, word by word."""
+    """Only the parameter numbers differ: every writing statement is in a .sql file."""
     texts = set(SQL.values())
     everything = frozenset({"run", "new_spec", "new_run", *TABLES, "feed", "delivered", "expected", "delete"})
     for parts in (
@@ -672,7 +672,7 @@ def test_a_composed_save_is_named_queries_joined_as_they_are() -> None:
 
 
 async def test_time_comes_from_the_server_and_can_be_shifted_in_tests(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
 
         async def server_us() -> int:
             return int(await other.fetchval("select extract(epoch from clock_timestamp()) * 1000000"))
@@ -715,7 +715,7 @@ async def test_an_estimated_time_may_be_off_by_a_second(postgres_dsn: str, by_se
 async def test_a_save_whose_estimate_became_wrong_is_rolled_back(
     postgres_dsn: str,
 ) -> None:
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as other:
         await make_runs(store, 1, 2)
         late = change(1, 0)
         late.expect.append((2, 0, None))
@@ -735,31 +735,31 @@ async def test_a_save_whose_estimate_became_wrong_is_rolled_back(
 # ------------------------------------------------------------------------------------------- wake-ups
 
 
-async def heard(store: PostgresStore, seconds: float = 5.0) -> bool:
+async def woken(store: PostgresStore, seconds: float = 5.0) -> bool:
     return await store.wait_for_work(seconds)
 
 
-async def quiet(store: PostgresStore) -> None:
-    """Wait until the bell has rung for being connected, and for nothing else."""
-    assert await heard(store)
-    assert not await heard(store, 0.05)
+async def take_first_wake_up(store: PostgresStore) -> None:
+    """Wait for the wake-up of a new connection, and check that it is the only one."""
+    assert await woken(store)
+    assert not await woken(store, 0.05)
 
 
 async def test_new_work_notifies_other_processes_only(postgres_dsn: str) -> None:
     async with opened(postgres_dsn) as alice, opened(postgres_dsn) as bob:
-        await quiet(alice)
-        await quiet(bob)
-        waiting = [asyncio.create_task(heard(bob)) for _ in range(2)]
+        await take_first_wake_up(alice)
+        await take_first_wake_up(bob)
+        waiting = [asyncio.create_task(woken(bob)) for _ in range(2)]
         await asyncio.sleep(0)
         await alice.notify_work()
         assert [await waiter for waiter in waiting] == [True, True]
-        assert not await heard(alice, 0.05)
+        assert not await woken(alice, 0.05)
 
 
 async def test_notifications_within_milliseconds_are_merged(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as alice, by_hand(postgres_dsn) as other:
+    async with opened(postgres_dsn) as alice, connect_directly(postgres_dsn) as other:
         notes: list[Any] = []
-        await quiet(alice)
+        await take_first_wake_up(alice)
         await other.add_listener("tenure_work", lambda *note: notes.append(note))
         begin = time.monotonic()
         while time.monotonic() < begin + 0.1:
@@ -770,31 +770,35 @@ async def test_notifications_within_milliseconds_are_merged(postgres_dsn: str) -
 
 
 async def test_a_lost_listener_reconnects_and_polls_immediately(postgres_dsn: str) -> None:
-    async with opened(postgres_dsn) as alice, opened(postgres_dsn) as bob, by_hand(postgres_dsn) as other:
-        await quiet(alice)
-        await quiet(bob)
+    async with (
+        opened(postgres_dsn) as alice,
+        opened(postgres_dsn) as bob,
+        connect_directly(postgres_dsn) as other,
+    ):
+        await take_first_wake_up(alice)
+        await take_first_wake_up(bob)
         assert await end_backends(other) >= 2
-        await quiet(bob)  # it may have missed something, so it rang by itself
-        await quiet(alice)
+        await take_first_wake_up(bob)  # a reconnect wakes, because notifications may have been missed
+        await take_first_wake_up(alice)
         await alice.notify_work()
-        assert await heard(bob)
+        assert await woken(bob)
 
 
 async def test_a_half_open_listener_is_detected_and_replaced(postgres_dsn: str) -> None:
     async with (
-        Wire(postgres_dsn).strung() as wire,
+        TcpProxy(postgres_dsn).serve() as wire,
         opened(wire.dsn, ping_seconds=0.1) as bob,
         opened(postgres_dsn) as alice,
     ):
-        await quiet(alice)
-        await quiet(bob)
+        await take_first_wake_up(alice)
+        await take_first_wake_up(bob)
         wire.mute()
         before = wire.connections
         async for _ in moments():
             if wire.connections > before:
                 break
         wire.unmute()
-        assert await heard(bob)
+        assert await woken(bob)
         await asyncio.sleep(0.1)
         await alice.notify_work()
-        assert await heard(bob)
+        assert await woken(bob)

@@ -1,4 +1,4 @@
-"""Which PostgreSQL a store ends up with: hosts, standbys, servers that are not ready, poolers, and roles without rights."""
+"""Which PostgreSQL server a store connects to: hosts, standbys, servers that are not ready, poolers, and roles without rights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 
 @asynccontextmanager
-async def by_hand(dsn: str) -> AsyncIterator[Any]:
+async def connect_directly(dsn: str) -> AsyncIterator[Any]:
     connection = await asyncpg.connect(dsn)
     try:
         yield connection
@@ -40,7 +40,7 @@ def a_server() -> Iterator[PrivatePostgres]:
 
 
 def demote(server: PrivatePostgres) -> None:
-    """Start a server anew as a standby: as an old primary comes back after a failover."""
+    """Restart a server as a standby, like an old primary after a failover."""
     server.stop()
     signal = server.directory / "data" / "standby.signal"
     signal.touch()
@@ -50,12 +50,12 @@ def demote(server: PrivatePostgres) -> None:
 
 
 async def promote(server: PrivatePostgres) -> None:
-    async with by_hand(server.dsn()) as connection:
+    async with connect_directly(server.dsn()) as connection:
         await connection.execute("select pg_promote()")
 
 
 class Refusals:
-    """How many tries to connect were refused so far, by a server that answers."""
+    """Counts refused connection attempts."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -71,10 +71,10 @@ class Refusals:
         monkeypatch.setattr(link.PostgresTarget, "connect", counting)
 
     async def one_more(self, *waiting: asyncio.Task[Any]) -> None:
-        """Wait until somebody who waits has been refused once more; they still wait then."""
+        """Wait until one more connection attempt is refused, while these tasks still wait."""
         before = self.count
         async for _ in moments():
-            assert not any(task.done() for task in waiting), "it did not wait"
+            assert not any(task.done() for task in waiting), "the task did not wait"
             if self.count > before:
                 break
 
@@ -154,7 +154,7 @@ def test_every_host_of_a_dsn_is_tried_separately() -> None:
 async def test_the_primary_is_found_among_standbys_and_after_a_promotion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One server plays both: it is started anew as a standby, as an old primary is, and promoted again."""
+    """One server plays both roles: it restarts as a standby, like an old primary, and is promoted again."""
     refusals = Refusals(monkeypatch)
     with a_server() as server, a_server() as second:
         both = f"postgresql://postgres@/postgres?host={server.directory},{second.directory}"
@@ -163,9 +163,9 @@ async def test_the_primary_is_found_among_standbys_and_after_a_promotion(
         demote(server)
         async with opened(both) as store:
             await create(store, a_run(1), a_spec(1))
-            async with by_hand(second.dsn()) as there:
+            async with connect_directly(second.dsn()) as there:
                 assert await there.fetchval("select count(*) from tenure.run") == 1
-        # Alone, its answer is not final while it may heal; it is, when the time is over.
+        # A lone standby is retried until the time is over.
         assert await code_of(PostgresStore(server.dsn(), patience_seconds=0.3).open()) == "STORE_READ_ONLY"
         reader = PostgresStore(server.dsn(), only_reads=True)
         await reader.open()
@@ -176,7 +176,7 @@ async def test_the_primary_is_found_among_standbys_and_after_a_promotion(
         await refusals.one_more(opening)
         await promote(server)
         await opening
-        # The server under an open store comes back as a standby: what is asked meanwhile waits for the promotion.
+        # The server of an open store comes back as a standby: queries wait for its promotion.
         await create(waiting, a_run(2), a_spec(2))
         await asyncio.to_thread(demote, server)
         saving = asyncio.create_task(save(waiting, change(2, 0), single=True))
@@ -192,7 +192,7 @@ async def test_a_server_without_free_connections_is_tried_again(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusals = Refusals(monkeypatch)
-    async with opened(postgres_dsn), by_hand(postgres_dsn) as owner:
+    async with opened(postgres_dsn), connect_directly(postgres_dsn) as owner:
         role = "crowded_" + postgres_dsn.rsplit("tenure_test_", 1)[1].partition("?")[0]
         await owner.execute(f"create role {role} login superuser connection limit 0")
         try:
@@ -216,15 +216,15 @@ async def test_a_server_without_free_connections_is_tried_again(
 async def test_the_store_waits_for_a_server_that_is_down_at_the_start() -> None:
     with a_server() as server:
         server.stop()
-        told: list[str] = []
+        messages: list[str] = []
         store = PostgresStore(server.dsn())
-        assert await code_of(store.wait_until_reachable(0, told.append)) == "STORE_UNAVAILABLE"
-        assert told == []
-        waiting = asyncio.create_task(store.wait_until_reachable(60, told.append))
+        assert await code_of(store.wait_until_reachable(0, messages.append)) == "STORE_UNAVAILABLE"
+        assert messages == []
+        waiting = asyncio.create_task(store.wait_until_reachable(60, messages.append))
         async for _ in moments():
-            if told:
+            if messages:
                 break
-        assert "cannot be reached" in told[0]
+        assert "cannot be reached" in messages[0]
         await asyncio.to_thread(server.start)
         await waiting
 
@@ -233,13 +233,13 @@ async def test_the_store_waits_for_a_server_that_is_down_at_the_start() -> None:
 
 
 async def test_the_error_for_a_role_names_its_missing_rights(postgres_dsn: str) -> None:
-    async with by_hand(postgres_dsn) as owner:
+    async with connect_directly(postgres_dsn) as owner:
         role = "poor_" + postgres_dsn.rsplit("tenure_test_", 1)[1].partition("?")[0]
         await owner.execute(f"create role {role} login")
         dsn = postgres_dsn.replace("postgres@", f"{role}@", 1)
         poor = PostgresStore(dsn)
 
-        async def told(work: Any) -> str:
+        async def permission_error(work: Any) -> str:
             with pytest.raises(TenureError) as refused:
                 await work
             assert refused.value.code == "STORE_PERMISSION_DENIED", refused.value
@@ -247,18 +247,22 @@ async def test_the_error_for_a_role_names_its_missing_rights(postgres_dsn: str) 
             return refused.value.message
 
         try:
-            assert "permission denied" in await told(poor.migrate())  # it may not make a schema
+            assert "permission denied" in await permission_error(
+                poor.migrate()
+            )  # the role may not create a schema
             async with opened(postgres_dsn):
-                assert "usage on schema tenure" in await told(poor.open())
-                assert "usage on schema tenure" in await told(poor.migrate())
+                assert "usage on schema tenure" in await permission_error(poor.open())
+                assert "usage on schema tenure" in await permission_error(poor.migrate())
                 await owner.execute(f"grant usage on schema tenure to {role}")
-                assert "select on table tenure." in await told(PostgresStore(dsn, only_reads=True).open())
+                assert "select on table tenure." in await permission_error(
+                    PostgresStore(dsn, only_reads=True).open()
+                )
                 await owner.execute(f"grant select on all tables in schema tenure to {role}")
-                assert "on table tenure." in await told(poor.open())
+                assert "on table tenure." in await permission_error(poor.open())
                 reader = PostgresStore(dsn, only_reads=True)
                 await reader.open()
                 assert await reader.read("get_run", 1) == []
-                assert "permission denied" in await told(create(reader, a_run(1), a_spec(1)))
+                assert "permission denied" in await permission_error(create(reader, a_run(1), a_spec(1)))
                 await reader.close()
                 await owner.execute(f"grant all on all tables in schema tenure to {role}")
                 await poor.open()
@@ -279,14 +283,14 @@ def test_a_statement_can_use_another_schema() -> None:
 async def test_tables_are_created_in_the_schema_or_nowhere(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a pooler that loses the transaction's settings: 46 tables once went to `public`, and it was called success."""
+    """Simulates a pooler that loses the settings of a transaction. Regression: 46 tables were created in `public` without an error."""
     execute = asyncpg.Connection.execute
 
     async def forgetful(self: Any, text: str, *args: Any, **how: Any) -> str:
         done: str = "SET" if text.startswith("set local") else await execute(self, text, *args, **how)
         return done
 
-    async with by_hand(postgres_dsn) as owner:
+    async with connect_directly(postgres_dsn) as owner:
         for path in ("public", "pg_catalog"):
             await owner.execute(f"alter role current_user in database {await owner.fetchval('select current_database()')}"
                                 f" set search_path to {path}")  # fmt: skip
@@ -309,13 +313,13 @@ async def test_tables_are_created_in_the_schema_or_nowhere(
 async def test_a_pooler_without_prepared_statements_is_refused(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To a pooler that passes names on, a session without our settings looks the same."""
+    """A session without our settings looks like one behind such a pooler."""
     with pytest.raises(TenureError, match=r"STORE_POOLER_REFUSED.*pgbouncer 1.21"):
         await _without_settings(postgres_dsn, monkeypatch).migrate()
 
 
 def _without_settings(dsn: str, monkeypatch: pytest.MonkeyPatch) -> PostgresStore:
-    """A store whose start-up settings were refused, as pgbouncer does."""
+    """A store whose start-up settings were refused, as by pgbouncer."""
     store = PostgresStore(dsn)
     monkeypatch.setattr(store._target, "_bare", True)
     return store
@@ -327,7 +331,7 @@ async def test_each_transaction_sets_the_settings_that_its_session_lacks(
 ) -> None:
     async def fine(_connection: Any) -> None: ...
 
-    async with opened(postgres_dsn) as direct, by_hand(postgres_dsn) as owner:
+    async with opened(postgres_dsn) as direct, connect_directly(postgres_dsn) as owner:
         await create(direct, a_run(1), a_spec(1))
         await owner.execute("""
             create table public.noted (name text, value text);
@@ -353,11 +357,11 @@ async def test_each_transaction_sets_the_settings_that_its_session_lacks(
 async def test_settings_of_the_role_count_as_settings_of_the_session(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then a save on its own stays one statement, also behind a pooler."""
+    """Then a single save stays one statement, even behind a pooler."""
 
     async def fine(_connection: Any) -> None: ...
 
-    async with opened(postgres_dsn), by_hand(postgres_dsn) as owner:
+    async with opened(postgres_dsn), connect_directly(postgres_dsn) as owner:
         monkeypatch.setattr(link, "_check_pooler", fine)
         for on_role in (False, True):
             if on_role:
@@ -373,8 +377,8 @@ async def test_settings_of_the_role_count_as_settings_of_the_session(
 
 
 async def test_the_search_path_is_not_used_to_find_the_schema(postgres_dsn: str) -> None:
-    """A table of the same name that somebody else has put before ours changes nothing."""
-    async with opened(postgres_dsn) as store, by_hand(postgres_dsn) as owner:
+    """A table with the same name in an earlier schema of the search path changes nothing."""
+    async with opened(postgres_dsn) as store, connect_directly(postgres_dsn) as owner:
         await owner.execute("create table public.run (id bigint, mine text)")
         await create(store, a_run(1), a_spec(1), an_event(1, 1))
         assert await versions(store, 1) == [0]

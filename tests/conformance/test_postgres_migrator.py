@@ -1,4 +1,4 @@
-"""The schema in PostgreSQL: made once however many ask, never changed behind our back, in nobody's way."""
+"""The schema in PostgreSQL: created once under concurrency, checked for changes, separate from other schemas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = [name for _, name, _ in migrator.MIGRATIONS]
 
 
 @asynccontextmanager
-async def by_hand(dsn: str) -> AsyncIterator[Any]:
+async def connect_directly(dsn: str) -> AsyncIterator[Any]:
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "tenure"})
     try:
         yield connection
@@ -33,7 +33,7 @@ async def by_hand(dsn: str) -> AsyncIterator[Any]:
 
 
 async def refusal(store: PostgresStore) -> str:
-    """The code that opening it is refused with."""
+    """The error code that `open` raises."""
     with pytest.raises(TenureError) as refused:
         await store.open()
     return refused.value.code
@@ -52,7 +52,7 @@ async def test_the_schema_file_equals_the_result_of_all_migrations(
 
 async def test_columns_match_the_fields_of_the_rows_in_order(postgres_dsn: str) -> None:
     await PostgresStore(postgres_dsn).migrate()
-    async with by_hand(postgres_dsn) as connection:
+    async with connect_directly(postgres_dsn) as connection:
 
         async def columns(of: str) -> list[str]:
             found = await connection.fetch(
@@ -63,7 +63,7 @@ async def test_columns_match_the_fields_of_the_rows_in_order(postgres_dsn: str) 
 
         for table, row in ROWS.items():
             assert await columns(table) == list(row.__struct_fields__), table
-            assert await columns(f"{table}_in") == list(row.__struct_fields__), f"what is sent of {table}"
+            assert await columns(f"{table}_in") == list(row.__struct_fields__), f"the input type of {table}"
         for table, row in query_registry.ROWS.items():
             assert await columns(table) == list(row.__struct_fields__), table
         changing = RunRow.__struct_fields__[RunRow.__struct_fields__.index("status") :]
@@ -87,9 +87,9 @@ async def test_one_of_eight_concurrent_processes_applies_the_migrations(postgres
         )
         for _ in range(8)
     ]
-    said = [await process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0] * 8, said
-    assert sorted(out.decode().strip() for out, _ in said) == sorted(["[]"] * 7 + [str(NAMES)])
+    outputs = [await process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 8, outputs
+    assert sorted(out.decode().strip() for out, _ in outputs) == sorted(["[]"] * 7 + [str(NAMES)])
 
 
 async def test_an_empty_or_older_database_is_reported_as_not_migrated(
@@ -138,7 +138,7 @@ async def test_a_migration_that_changed_after_it_was_applied_is_refused(
 
 async def test_a_foreign_schema_is_not_touched(postgres_dsn: str) -> None:
     store = PostgresStore(postgres_dsn)
-    async with by_hand(postgres_dsn) as connection:
+    async with connect_directly(postgres_dsn) as connection:
         await connection.execute("create schema tenure; create table tenure.theirs (id int)")
         assert await refusal(store) == "STORE_NOT_A_DATABASE"
         with pytest.raises(TenureError, match="STORE_NOT_A_DATABASE"):
@@ -146,7 +146,7 @@ async def test_a_foreign_schema_is_not_touched(postgres_dsn: str) -> None:
 
 
 async def test_several_schemas_and_user_tables_share_a_database(postgres_dsn: str) -> None:
-    async with by_hand(postgres_dsn) as connection:
+    async with connect_directly(postgres_dsn) as connection:
         await connection.execute("create table public.run (mine text); create schema prepared")
         stores = [PostgresStore(postgres_dsn, schema=name) for name in ("tenure", "prepared")]
         for number, store in enumerate(stores, 1):
@@ -159,7 +159,7 @@ async def test_several_schemas_and_user_tables_share_a_database(postgres_dsn: st
             assert await connection.fetchval("select count(*) from public.run") == 0
             await stores[0].notify_work()
             while await stores[1].wait_for_work(0.05):
-                pass  # it rings once by itself, for being connected; never for the other schema
+                pass  # one wake-up for the connection itself; none for the other schema
         finally:
             for store in stores:
                 await store.close()

@@ -1,7 +1,7 @@
-"""How PostgreSQL answers the named queries: through which index, in which order, and at what cost.
+"""The query plans of PostgreSQL: which index, in which order, and at what cost.
 
-Plans are those of the store's own connections, and generic: they do not know what is asked. So they are
-looked at with EXPLAIN EXECUTE, on tables of a few thousand rows, with and without statistics.
+The store's connections use generic plans, which do not depend on the arguments. So these tests use
+EXPLAIN EXECUTE on tables of a few thousand rows, with and without statistics.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ ARGUMENTS: dict[str, str] = {
     "workflow_named": "'t1', 'a'",
     "log_lines_of": "5, 1, 20",
 }
-"""What the queries are asked; the rest takes a list of ids, or one."""
+"""The arguments of queries. All other queries take a list of ids, or one id."""
 
 WHOLE_TABLES = {"all_caps", "live_usage", "key_holders_twice", "orphan_rows", "lost_specs", "sizes"}
-"""What looks at everything, because that is what it is asked."""
+"""Queries that read whole tables by design."""
 QUERIES = port.QUERIES.keys() | {"resume_checkpoints", "resume_waits"}
 QUERIES |= {name for module in (log_lines, schedules, workers, workflows) for name in module.READS}
 
@@ -158,7 +158,7 @@ async def connected(dsn: str, settings: Mapping[str, str]) -> AsyncIterator[Any]
 
 @asynccontextmanager
 async def filled(dsn: str, *, analyze: bool = True) -> AsyncIterator[Any]:
-    """The tables with some thousands of rows, and a connection to them."""
+    """A connection to tables with some thousands of rows."""
     await PostgresStore(dsn).migrate()
     async with connected(dsn, {}) as connection:
         await connection.execute(FILL)
@@ -171,7 +171,7 @@ Node = dict[str, Any]
 
 
 async def plan(connection: Any, text: str, given: str, *, run: bool = True) -> Node:
-    """The generic plan of a statement, carried out and taken back."""
+    """The generic plan of a statement. The statement is executed and rolled back."""
     await connection.execute(f"prepare looked_at as {text}")
     transaction = connection.transaction()
     await transaction.start()
@@ -190,7 +190,7 @@ def nodes(node: Node) -> Iterator[Node]:
 
 
 def scans(node: Node) -> set[str]:
-    """The indexes that are read, and tables that are read without one."""
+    """The indexes that the plan reads, and the tables that it reads without an index."""
     through = {str(one["Index Name"]) for one in nodes(node) if "Index Name" in one}
     return through | {str(one["Relation Name"]) for one in nodes(node) if one["Node Type"] == "Seq Scan"}
 
@@ -205,12 +205,12 @@ LISTINGS: dict[str, tuple[str, set[str]]] = {
     "runs_page": ("'t3', 9000, 0, 20", {"run_newest"}),
     "runs_by_status": ("'t0', 'running', 9000, 20", {"run_by_status"}),
     "approvals_open": ("'t0', 20", {"approval_open"}),
-    # Leases that have been silent for as long as they last, among whatever else is due: a look at each one's run.
+    # Expired leases are found among all due timers, with a look-up of each one's run.
     "due": ("500, 20", {"run_wake", "step_wake", "wait_wake", "run_pkey"}),
-    # Deleted by its key, each.
+    # Each row is deleted by its primary key.
     "delete_expired_keys": ("'processing', 500, 20", {"idempotency_expiry", "idempotency_pkey"}),
 }
-"""Each list that the product reads: what it is asked, and the indexes it may look at."""
+"""The list queries: their arguments, and the indexes that they may read."""
 
 
 @pytest.mark.clause("GWI-21")
@@ -226,17 +226,15 @@ async def test_each_list_query_reads_its_index_and_only_the_requested_rows(
         assert found["Actual Rows"] > 0
         most = (
             60 if name.startswith(("runs", "approvals")) else 250
-        )  # of 20 rows, each is looked up elsewhere
+        )  # each of 20 rows is looked up in another table
         assert pages(found) < most
         sorted_ = sum(node["Plans"][0]["Actual Rows"] for node in nodes(found) if node["Node Type"] == "Sort")
-        assert sorted_ <= (60 if name == "due" else 0), (
-            "an index has the order; of `due` three lists are merged"
-        )
+        assert sorted_ <= (60 if name == "due" else 0), "the index has the order; `due` merges three lists"
 
 
 @pytest.mark.parametrize("analyze", [True, False])
 async def test_no_query_reads_a_whole_table_that_grows(postgres_dsn: str, analyze: bool) -> None:
-    """Not even before PostgreSQL has counted anything: a cached plan would stay."""
+    """Also before ANALYZE, because a cached plan is kept."""
     async with (
         filled(postgres_dsn, analyze=analyze),
         connected(postgres_dsn, READER_SETTINGS) as reader,
@@ -246,15 +244,15 @@ async def test_no_query_reads_a_whole_table_that_grows(postgres_dsn: str, analyz
             connection = lane if name in port.IN_TRANSACTION else reader
             found = await plan(connection, SQL[name], arguments(name))
             assert "Seq Scan" not in {node["Node Type"] for node in nodes(found)}, name
-            assert pages(found) < 250, f"{name} looks at {pages(found)} pages"
+            assert pages(found) < 250, f"{name} reads {pages(found)} pages"
             read = sum(
                 node["Actual Rows"] * node["Actual Loops"] for node in nodes(found) if "Relation Name" in node
             )
-            assert read <= 700, f"{name} looks at {read} rows of {RUNS}"
+            assert read <= 700, f"{name} reads {read} rows of {RUNS}"
 
 
 async def test_a_heartbeat_finds_its_lease_by_key_with_any_statistics(postgres_dsn: str) -> None:
-    """Not among all live leases, of which there are as many as there is work."""
+    """The plan must not scan all live leases, whose number grows with the load."""
     async with filled(postgres_dsn, analyze=False) as owner:
         for before in ("select", "analyze", "truncate attempt; analyze"):
             await owner.execute(before)
@@ -284,7 +282,7 @@ async def test_listing_claim_queues_does_not_cost_more_in_a_long_queue(postgres_
 
 @pytest.mark.parametrize("analyze", [True, False])
 async def test_closing_a_run_does_not_read_its_closed_steps(postgres_dsn: str, analyze: bool) -> None:
-    """The first step is found by its key, the others in the index of what is open; however they are counted."""
+    """The first step is found by its key, the others in the index of open steps, with or without statistics."""
     async with filled(postgres_dsn, analyze=analyze) as owner, connected(postgres_dsn, LANE_SETTINGS) as lane:
         await owner.execute("""
             insert into step select 100, x, 's' || x, 'work', '', 'q1', 't3', 'w0', 'wf', 0, true, '', 3, null, 1, '', null,
@@ -325,8 +323,8 @@ SAVES = {
 async def test_a_save_locks_its_runs_one_by_one_in_the_given_order(
     postgres_dsn: str, what: str, full: bool
 ) -> None:
-    """Two saves that lock in the same order never wait for each other; and a plan made while the tables were
-    empty must do when they are full."""
+    """Two saves that lock in the same order never deadlock. A plan made while the tables were empty must
+    still be good when they are full."""
     parts, params = pack_save(SAVES[what], 0)
     async with filled(postgres_dsn) as owner:
         if not full:
@@ -340,7 +338,7 @@ async def test_a_save_locks_its_runs_one_by_one_in_the_given_order(
         assert loops or what == "retention"
         for node in loops:
             outer, inner = node["Plans"]
-            assert outer["Node Type"] == "Function Scan", "what was sent drives the loop"
+            assert outer["Node Type"] == "Function Scan", "the sent rows drive the loop"
             assert "Index Scan" in {node["Node Type"] for node in nodes(inner)}
 
 

@@ -1,4 +1,4 @@
-"""Every named query, on every store: these rows in the database, this answer."""
+"""Every named query on every store: given these rows, it returns this answer."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -42,7 +42,7 @@ OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
-    """Opens a store of each kind on an empty database, always the same one in a test."""
+    """Opens stores of one kind. All stores of a test share one database."""
     dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return partial(open_store, request.param, tmp_path, dsn)
 
@@ -161,12 +161,12 @@ class Case(NamedTuple):
 
 
 def rows(name: str, keys: Sequence[tuple[Any, ...]], answer: list[Any], *, in_order: bool = False) -> Case:
-    """A query about some keys."""
+    """A query with keys as its argument."""
     return Case(name, keys, (), answer, in_order)
 
 
 def one(name: str, *scalars: Any, answer: list[Any], in_order: bool = True) -> Case:
-    """A query about scalars."""
+    """A query with scalar arguments."""
     return Case(name, (), scalars, answer, in_order)
 
 
@@ -318,7 +318,7 @@ CASES = [
 ]  # fmt: skip
 
 ELSEWHERE = {"now", "beat", "sizes"}
-"""Queries that test_store.py asks."""
+"""Queries that test_store.py tests."""
 
 
 def test_every_query_is_tested_here_or_in_test_store() -> None:
@@ -340,7 +340,7 @@ async def test_every_query_returns_the_expected_rows(opened: OpenStore) -> None:
             expected = case.answer
             if not case.in_order:
                 found, expected = sorted(found, key=repr), sorted(expected, key=repr)
-            if repr(found) != repr(expected):  # by repr, because to Python 1 == True
+            if repr(found) != repr(expected):  # by repr, because 1 == True in Python
                 wrong.append((case, found))
         assert wrong == []
 

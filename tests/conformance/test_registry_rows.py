@@ -1,4 +1,4 @@
-"""What lies beside the runs (schedules, workers, workflows, log lines), on every store alike."""
+"""Tables that belong to no run (schedules, workers, workflows) and log lines, on every store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
-    """Opens one more store on the test's database."""
+    """Opens stores of one kind. All stores of a test share one database."""
     dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return partial(open_store, request.param, tmp_path, dsn)
 
@@ -79,10 +79,14 @@ async def test_a_schedule_name_is_unique_and_an_update_names_its_version(opened:
         second = await save_schedule(store, changed(first, cron="0 4 * * *"))
         assert second is not None
         assert (second.cron, second.revision, second.created_at) == ("0 4 * * *", 2, first.created_at)
-        assert await save_schedule(store, changed(first, cron="0 5 * * *")) is None, "it knew the one before"
+        assert await save_schedule(store, changed(first, cron="0 5 * * *")) is None, (
+            "the update is based on an old revision"
+        )
         assert await delete_schedule(store, "acme", "nightly")
         assert not await delete_schedule(store, "acme", "nightly")
-        assert await save_schedule(store, changed(second)) is None, "what was deleted stays deleted"
+        assert await save_schedule(store, changed(second)) is None, (
+            "an update does not recreate a deleted schedule"
+        )
         assert await sizes(store) == {}
 
 
@@ -95,7 +99,7 @@ async def test_concurrent_schedulers_advance_a_schedule_once(opened: OpenStore) 
         [now] = await store.read("schedule_named", "acme", "nightly")
         assert (now.next_at, now.last_slot, now.revision) == (6_000, 5_000, 1)
         assert await save_schedule(store, changed(now, cron="0 4 * * *")) is not None
-        assert not await advance_schedule(store, now, 7_000, 6_000), "it has another text by now"
+        assert not await advance_schedule(store, now, 7_000, 6_000), "the schedule has a newer revision"
         [now] = await store.read("schedule_named", "acme", "nightly")
         assert await advance_schedule(store, now, None, None)
         [last] = await store.read("schedule_named", "acme", "nightly")

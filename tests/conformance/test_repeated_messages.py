@@ -1,4 +1,4 @@
-"""Defects the simulator has found, each as the shortest story that shows it; on both stores."""
+"""Regressions found by the simulator, each with a minimal run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.conformance.world import Place, World
 
 
 async def test_a_silent_planner_fails_its_run_at_the_deadline(place: Place) -> None:
-    """A run in planning is not admitted either: the sweeper's Admit has to know what the moment means."""
+    """Regression: the sweeper sends Admit to a run in planning too, and has to distinguish the planning deadline."""
     async with World(place) as w:
         run = await w.create(plan=None)
         await w.later(61).sweep()
@@ -16,7 +16,7 @@ async def test_a_silent_planner_fails_its_run_at_the_deadline(place: Place) -> N
 
 
 async def test_a_heartbeat_at_one_process_extends_the_lease_cached_by_another(place: Place) -> None:
-    """Heartbeats do not change the run's version, so a tick never believes a cached expiry."""
+    """Heartbeats do not change the run's version, so a tick must not trust a cached expiry."""
     async with World(place, orchestrators=2) as w:
         run = await w.create()
         lease = await w.claim()  # agent-runs: 30 seconds
@@ -27,7 +27,7 @@ async def test_a_heartbeat_at_one_process_extends_the_lease_cached_by_another(pl
 
 
 async def test_a_repeated_message_gets_its_first_answer_even_after_a_heartbeat(place: Place) -> None:
-    """Heartbeats raise the lease's sequence number; the kept answer is found by its own."""
+    """Heartbeats increase the lease's sequence number; the stored answer is found by its own number."""
     async with World(place) as w:
         run = await w.create()
         lease = await w.claim()
@@ -41,7 +41,7 @@ async def test_a_repeated_message_gets_its_first_answer_even_after_a_heartbeat(p
 async def test_a_repeated_complete_gets_its_first_answer_even_if_a_heartbeat_overtook_it(
     place: Place,
 ) -> None:
-    """The one process completes from its cache, not knowing of the later heartbeat at the other."""
+    """One process completes from its cache and does not know of the later heartbeat in the other process."""
     async with World(place, orchestrators=2) as w:
         await w.create()
         lease = await w.claim()
@@ -51,11 +51,11 @@ async def test_a_repeated_complete_gets_its_first_answer_even_if_a_heartbeat_ove
 
 
 async def test_an_answer_without_a_change_survives_the_cache_of_another_process(place: Place) -> None:
-    """Finding a wait again changes no state, and yet its answer has to be kept."""
+    """Opening an existing wait changes no state, but its answer must be stored."""
     async with World(place, orchestrators=2) as w:
         run = await w.create()
         lease = await w.claim()
-        await w.wait(lease, "merged", event=c.WaitSpec(event="merged"))  # remembered by the first process
+        await w.wait(lease, "merged", event=c.WaitSpec(event="merged"))  # cached by the first process
         found = await w.through(1).wait(lease, "merged", event=c.WaitSpec(event="merged"), seq=2)
         version = (await w.run(run)).version
         assert (await w.attempts(run))[0].last_message == "open_wait 2"
@@ -67,7 +67,7 @@ async def test_an_answer_without_a_change_survives_the_cache_of_another_process(
 
 
 async def test_a_repeated_start_mark_does_not_undo_the_checkpoint(place: Place) -> None:
-    """Checkpoints are known by name and number: an older number is late, also where repeating is allowed."""
+    """A checkpoint has a name and a sequence number. An older number is late, even if the checkpoint may be repeated."""
     async with World(place) as w:
         run = await w.create()
         lease = await w.claim()

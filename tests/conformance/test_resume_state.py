@@ -1,4 +1,4 @@
-"""Whoever goes on with a step finds what was recorded, what was answered, and what was proposed."""
+"""The resume state: the next worker of a step finds its checkpoints, answered waits and proposals."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ async def test_the_history_contains_no_text_of_a_checkpoint(place: Place) -> Non
         lease = await w.begin()
         await w.checkpoint(lease, "one", output=b"secret-output", meta='{"agent":"secret-agent"}')
         await w.checkpoint(lease, "two", state="failed", error="BROKEN", message=b"secret-message")
-        told = b"".join(event.body for event in await w.events(lease.run_id))
-        assert b"BROKEN" in told
-        assert b"secret" not in told
+        bodies = b"".join(event.body for event in await w.events(lease.run_id))
+        assert b"BROKEN" in bodies
+        assert b"secret" not in bodies
         row = (await read_resume_state(w.store, lease_again(lease))).checkpoints[0]
         assert row.meta == '{"agent":"secret-agent"}'
 
@@ -113,7 +113,7 @@ async def test_a_completed_effect_that_starts_again_keeps_its_result(place: Plac
 
 
 def lease_again(lease: Lease) -> Lease:
-    """The lease as one who claims its step next would get it."""
+    """The lease that the next claim of the step would get."""
     return msgspec.structs.replace(lease, n=lease.n + 1)
 
 
@@ -131,7 +131,7 @@ async def test_a_proposal_blocks_nothing_and_can_be_decided_after_the_run(place:
         assert await w.status(run) == "succeeded"
         (asked,) = await w.read("approvals_open", "acme", 10)
         assert (asked.no, asked.status) == (no, "requested")
-        # Whoever asked for the run may decide: it is the run that proposes.
+        # The requester may decide a proposal, because the run proposed it.
         answer = await (w.approve if accept else w.reject)(run, no, "u_alice")
         status = "approved" if accept else "rejected"
         assert answer["status"] == status

@@ -1,4 +1,4 @@
-"""Runs that start by the clock: one per slot, whoever is quicker and whatever happens in between."""
+"""Schedules: one run per slot, whatever the order of processes, crashes and changes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def row(w: World, name: str = "hourly") -> ScheduleRow:
 
 
 async def specs(w: World) -> list[RunSpecRow]:
-    """What was asked of all runs, by slot."""
+    """The specs of all runs, ordered by slot."""
     found = [(await w.store.read("get_spec", run_id))[0] for run_id in await w.run_ids()]
     return sorted(found, key=lambda spec: spec.trigger_ref or "")
 
@@ -124,7 +124,7 @@ async def test_a_crash_before_the_schedule_advances_creates_no_second_run(
             assert await look(w) == 0
         assert len(await w.run_ids()) == 1
         assert (await row(w)).next_at == BEGIN_US + HOUR_US
-        # Somebody changes what its runs are before another scheduler takes up the slot again.
+        # The schedule's input changes before another scheduler handles the slot again.
         changed = await row(w)
         await put(w, msgspec.structs.replace(changed, revision=2, input=b'{"n":2}'))
         assert await look(await w.crash()) == 1
@@ -159,7 +159,9 @@ async def test_a_schedule_that_fails_blocks_no_other(place: Place) -> None:
         assert await slots(w) == ["11:00"]
         aside = await row(w, "zone")
         assert (aside.paused, aside.next_at, aside.revision) == (True, None, 2)
-        assert (await row(w, "profile")).next_at == BEGIN_US + HOUR_US  # a process that has it may come
+        assert (
+            await row(w, "profile")
+        ).next_at == BEGIN_US + HOUR_US  # another process may have this profile
 
 
 # --------------------------------------------------------------------------------------------- catching up
@@ -256,7 +258,7 @@ async def test_explain_distinguishes_a_missing_worker_from_a_queue(place: Place)
             "It is ready and waits for its turn: worker w1 serves the queue 'reports|flow:report@3'.",
         )
         w.later(60)
-        assert (await reason())[0] == "worker", "it has not been heard of for too long"
+        assert (await reason())[0] == "worker", "the worker has been silent for too long"
 
 
 async def test_a_scheduler_polls_and_continues_after_a_failure(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What only SQLite has: a file that may be missing, foreign, locked, full or read-only; the host's clock."""
+"""Only on SQLite: a file that is missing, foreign, locked, full or read-only, and the host's clock."""
 
 import asyncio
 import contextlib
@@ -43,14 +43,14 @@ async def opened(path: Path, **options: Any) -> AsyncIterator[SqliteStore]:
 
 
 async def code_of(attempt: Any) -> str:
-    """The code that a call is refused with."""
+    """The error code that a call raises."""
     with pytest.raises(TenureError) as refused:
         await attempt
     return refused.value.code
 
 
 async def run_processes(task: str, path: Path, count: int = 0) -> list[dict[str, Any]]:
-    """Eight processes at once; what each of them has to say."""
+    """Run eight processes at once; the results that they print."""
 
     async def one(number: int) -> dict[str, Any]:
         process = await asyncio.create_subprocess_exec(
@@ -59,8 +59,8 @@ async def run_processes(task: str, path: Path, count: int = 0) -> list[dict[str,
         )  # fmt: skip
         out, err = await process.communicate()
         assert process.returncode == 0, err.decode()
-        said: dict[str, Any] = json.loads(out)
-        return said
+        result: dict[str, Any] = json.loads(out)
+        return result
 
     return list(await asyncio.gather(*(one(n) for n in range(1, PROCESSES + 1))))
 
@@ -82,7 +82,7 @@ async def test_a_migration_is_recorded_with_its_checksum(tmp_path: Path) -> None
 
 
 async def test_migrations_are_applied_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older file gets just what it lacks, and nothing of a migration that fails."""
+    """An older file gets exactly the missing migrations, and nothing of a migration that fails."""
     store = SqliteStore(tmp_path / "t.db")
     await store.migrate()
     known = list(migrator.MIGRATIONS)
@@ -115,8 +115,8 @@ async def test_a_migration_that_changed_after_it_was_applied_is_refused(
 
 
 async def test_one_of_eight_concurrent_processes_applies_the_migrations(tmp_path: Path) -> None:
-    said = await run_processes("migrate", tmp_path / "t.db")
-    applied = [one["applied"] for one in said if one["applied"]]
+    results = await run_processes("migrate", tmp_path / "t.db")
+    applied = [one["applied"] for one in results if one["applied"]]
     assert applied == [[name for _, name, _ in migrator.MIGRATIONS]]
     async with opened(tmp_path / "t.db") as store:
         assert await sizes(store) == {}
@@ -128,7 +128,7 @@ async def test_one_of_eight_concurrent_processes_applies_the_migrations(tmp_path
 async def test_a_missing_or_empty_file_is_reported_as_not_migrated(tmp_path: Path) -> None:
     missing = tmp_path / "missing.db"
     assert await code_of(SqliteStore(missing).open()) == "STORE_NOT_MIGRATED"
-    assert not missing.exists(), "looking does not make a file"
+    assert not missing.exists(), "opening creates no file"
     (tmp_path / "empty.db").touch()
     assert await code_of(SqliteStore(tmp_path / "empty.db").open()) == "STORE_NOT_MIGRATED"
     assert await code_of(SqliteStore(tmp_path / "no" / "folder.db").migrate()) == "STORE_READ_ONLY"
@@ -150,7 +150,7 @@ async def test_a_foreign_file_is_not_touched(tmp_path: Path) -> None:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may write what is read-only, so for a while we are nobody."""
+    """Drop root's privileges for a while, because root may write read-only files."""
     if os.geteuid() != 0:
         yield
         return
@@ -163,7 +163,7 @@ def without_privileges() -> Iterator[None]:
 
 @contextmanager
 def read_only(path: Path) -> Iterator[None]:
-    """A file and its folder that nobody may write."""
+    """Make a file and its folder read-only."""
     path.chmod(0o444)
     path.parent.chmod(0o555)
     yield
@@ -194,7 +194,7 @@ async def test_a_file_that_becomes_read_only_refuses_writes_and_answers_reads(tm
 
 
 async def test_a_full_disk_refuses_a_save_as_a_whole(tmp_path: Path) -> None:
-    """Failure 29: refused without an acknowledgement, clean afterwards."""
+    """Failure 29: the save is refused, and the store works afterwards."""
     big = Save(
         new_runs=[a_run(2)], new_specs=[a_spec(2)],
         rows={"event": [an_event(2, 1)], "payload": [PayloadRow(2, ref, b"", b"x" * 100_000) for ref in range(20)]},
@@ -251,8 +251,8 @@ async def test_the_store_waits_for_a_locked_file_until_the_deadline(tmp_path: Pa
             ticking = asyncio.create_task(tick())
             assert await code_of(create(store, a_run(1), a_spec(1))) == "STORE_BUSY"
             ticking.cancel()
-            assert ticks >= 5, "waiting does not hold up the loop"
-            assert await sizes(store) == {}, "reading goes on"
+            assert ticks >= 5, "waiting does not block the event loop"
+            assert await sizes(store) == {}, "reads still work"
             other.execute("rollback")
         await create(store, a_run(1), a_spec(1))
 
@@ -273,13 +273,13 @@ async def test_eight_processes_write_to_one_file_without_lock_errors(tmp_path: P
     """Failure 25."""
     count = 40
     async with opened(tmp_path / "t.db") as store:
-        said = await run_processes("write", tmp_path / "t.db", count)
-        assert said == [{"written": count, "errors": [], "in_order": True}] * PROCESSES
+        results = await run_processes("write", tmp_path / "t.db", count)
+        assert results == [{"written": count, "errors": [], "in_order": True}] * PROCESSES
         everything = PROCESSES * count
         assert await sizes(store) == {"run": everything, "run_spec": everything, "event": everything}
 
 
-# ---------------------------------------------------------------------------------- the clock, and inline
+# ---------------------------------------------------------------------------------- clock and inline commits
 
 
 async def test_the_clock_never_goes_below_the_last_commit_of_any_process(tmp_path: Path) -> None:
@@ -292,17 +292,17 @@ async def test_the_clock_never_goes_below_the_last_commit_of_any_process(tmp_pat
         assert (await ask(late, "now"))[0].now_us == 9_000_000
         assert (await late.read("now"))[0].now_us == 9_000_000
         assert (await save(late, Save(expect=[(1, 0, 9_000_000)]))).ids == set(), (
-            "its lease ended in the other's time"
+            "the lease has ended by the other process's time"
         )
         slow.advance(0.5)
-        assert (await ask(late, "now"))[0].now_us == 9_500_000, "its time goes on from there"
+        assert (await ask(late, "now"))[0].now_us == 9_500_000, "its time continues from there"
         assert late.estimate_us() == 9_500_000
         fast.advance(-3600)
         assert (await ask(early, "now"))[0].now_us == 9_000_000
 
 
 class SteppingClock(ManualClock):
-    """A clock that can be set, beside a monotonic one that cannot."""
+    """A wall clock that can be set, with a monotonic clock that cannot."""
 
     stepped_us = 0
 
@@ -346,7 +346,7 @@ async def test_the_clock_never_goes_below_the_newest_event_nor_below_a_commit_wi
     clock = ManualClock(9_000_000)
     path = tmp_path / "t.db"
 
-    async def others_time() -> int:
+    async def time_in_another_process() -> int:
         async with opened(path, clock=ManualClock(1_000_000)) as other:
             found: int = (await ask(other, "now"))[0].now_us
             return found
@@ -354,17 +354,21 @@ async def test_the_clock_never_goes_below_the_newest_event_nor_below_a_commit_wi
     async with opened(path, clock=clock) as store:
         made = Save(new_runs=[a_run(1)], new_specs=[a_spec(1)], rows=tables([an_event(1, 1, at=9_000_000)]))
         await save(store, made)
-        assert await others_time() == 9_000_000, "the event says so"
+        assert await time_in_another_process() == 9_000_000, "the event has the time"
         clock.advance(1)
         changed = Save(expect=[(1, 0, None)], runs=[a_run(1, version=1)])
         await save(store, changed)
-        assert await others_time() == 10_000_000, "without an event it is written down"
+        assert await time_in_another_process() == 10_000_000, (
+            "without an event, the time is stored separately"
+        )
         clock.advance(1)
         earlier = Save(
             expect=[(1, 1, None)], runs=[a_run(1, version=2)], rows=tables([an_event(1, 2, at=9_500_000)])
         )
         await save(store, earlier)
-        assert await others_time() == 11_000_000, "so it is with an event that was decided earlier"
+        assert await time_in_another_process() == 11_000_000, (
+            "an event that was decided earlier does not set the time back"
+        )
 
 
 async def test_the_clock_never_goes_below_an_event_decided_before_it_was_set_back(
@@ -387,7 +391,7 @@ async def test_a_reopened_store_forgets_its_old_connection(tmp_path: Path) -> No
     await store.close()
     await store.open()
     await other.open()
-    for n in range(2, 10):  # one of them brings the new connection's count to where the old one's ended
+    for n in range(2, 10):  # one of these brings the new connection's counter to the old one's last value
         ahead.advance(1)
         await create(other, a_run(n), a_spec(n))
         assert (await ask(store, "now"))[0].now_us == ahead.now_us()
@@ -395,8 +399,8 @@ async def test_a_reopened_store_forgets_its_old_connection(tmp_path: Path) -> No
     await other.close()
 
 
-def is_at_once(store: SqliteStore) -> bool:
-    """Whether something would be done at once on a quick disk."""
+def would_commit_inline(store: SqliteStore) -> bool:
+    """Whether the store would commit inline on a fast disk."""
     store._commit_seconds = 0.0
     return store.commits_inline
 
@@ -407,12 +411,12 @@ async def test_nothing_is_committed_inline_while_other_processes_write(tmp_path:
     async with opened(path, clock=clock) as store, opened(path, clock=clock) as other:
         await create(store, a_run(1), a_spec(1))
         await create(store, a_run(2), a_spec(2))
-        seen = [is_at_once(store)]
+        seen = [would_commit_inline(store)]
         await create(other, a_run(3), a_spec(3))
         await create(store, a_run(4), a_spec(4))
-        seen.append(is_at_once(store))
+        seen.append(would_commit_inline(store))
         clock.advance(0.2)
-        assert [*seen, is_at_once(store)] == [True, False, True]
+        assert [*seen, would_commit_inline(store)] == [True, False, True]
 
 
 async def test_a_transaction_that_writes_nothing_does_not_move_the_clock(tmp_path: Path) -> None:
@@ -437,7 +441,7 @@ async def test_the_write_ahead_log_stays_short(
                 store, Save(expect=[(1, n, None)], runs=[a_run(1, version=n + 1)], rows=tables(events))
             )
         pages = (tmp_path / "t.db-wal").stat().st_size // 4096
-        assert pages < (40 if rows == 1 else 120), "each begins anew once it was brought into the file"
+        assert pages < (40 if rows == 1 else 120), "each log starts again after its checkpoint"
         assert len(await store.read("events_of", 1)) == 60 * rows
 
 
@@ -465,7 +469,7 @@ async def test_inline_stores_share_an_in_memory_database_without_threads() -> No
     for store in (first, second, first):
         transacting = store.transact(bump)
         with pytest.raises(StopIteration) as finished:
-            transacting.send(None)  # nothing is awaited: one step is the whole transaction
+            transacting.send(None)  # nothing is awaited, so one step runs the whole transaction
         assert finished.value.value == 1
     await second.close()
     assert (await first.read("get_run", 1))[0].version == 3

@@ -1,4 +1,4 @@
-"""The time of a SQLite file: a process whose clock is wrong drags nobody along, and time always goes on."""
+"""The time of a SQLite file: a process with a wrong clock does not affect others, and time never stops."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ HOUR = 3600
 
 
 class Machine:
-    """A machine: its wall clock, which can be set, and the time since its boot, which cannot."""
+    """A machine: its wall clock can be set, the time since its boot cannot."""
 
     def __init__(self) -> None:
         self.wall_us = NOW
         self.boot_us = 1_000 * SECOND_US
         self.boot = "boot-1"
 
-    def passes(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> None:
         self.wall_us += round(seconds * SECOND_US)
         self.boot_us += round(seconds * SECOND_US)
 
-    def is_set(self, seconds: float) -> None:
+    def set_wall_clock(self, seconds: float) -> None:
         self.wall_us += round(seconds * SECOND_US)
 
-    def restarts(self, after: float) -> None:
-        """It was off for so long, by its wall clock."""
+    def reboot(self, after: float) -> None:
+        """Reboot; the wall clock moves by `after` seconds meanwhile."""
         self.wall_us += round(after * SECOND_US)
         self.boot_us, self.boot = 5 * SECOND_US, self.boot + "+"
 
 
-class WrongClock:
-    """A process of a machine whose wall clock is off by so much."""
+class ProcessClock:
+    """The clock of a process on a machine, with a wall clock that is off by `off` seconds."""
 
     def __init__(self, machine: Machine, off: float = 0.0) -> None:
         self._machine = machine
         self._off_us = round(off * SECOND_US)
         self._boot = machine.boot
-        """A process does not outlive its boot."""
+        """A process does not survive a reboot, so its boot id is fixed."""
 
     def now_us(self) -> int:
         return self._machine.wall_us + self._off_us
@@ -60,14 +60,14 @@ class WrongClock:
         return self._boot
 
 
-async def time_of(store: SqliteStore, machine: Machine) -> float:
+async def seconds_ahead(store: SqliteStore, machine: Machine) -> float:
     """How far the file's time is ahead of the machine's wall clock, in seconds."""
     found: int = (await ask(store, "now"))[0].now_us
     return (found - machine.wall_us) / SECOND_US
 
 
 async def commit(store: SqliteStore, machine: Machine, n: int) -> float:
-    """A commit, and how far its time was ahead."""
+    """Commit; how far the commit's time is ahead, in seconds."""
     saved = await save(store, Save(new_runs=[a_run(n)], new_specs=[a_spec(n)]))
     return (saved.now_us - machine.wall_us) / SECOND_US
 
@@ -78,14 +78,14 @@ async def test_a_wrong_clock_is_ignored_if_another_process_has_a_right_one(
 ) -> None:
     machine, path = Machine(), tmp_path / "t.db"
     async with (
-        opened(path, clock=WrongClock(machine)) as right,
-        opened(path, clock=WrongClock(machine, off)) as wrong,
+        opened(path, clock=ProcessClock(machine)) as right,
+        opened(path, clock=ProcessClock(machine, off)) as wrong,
     ):
         assert await commit(right, machine, 1) == 0
         for n in range(2, 40, 2):
-            machine.passes(400)  # over two hours in all
-            assert await commit(wrong, machine, n) == 0, "its commits are dated as they should be"
-            assert await commit(right, machine, n + 1) == 0, "and nobody is dragged along"
+            machine.pass_time(400)  # over two hours in all
+            assert await commit(wrong, machine, n) == 0, "commits of the wrong process have the right time"
+            assert await commit(right, machine, n + 1) == 0, "the right process is not affected"
         assert wrong.clock_doubt_us == off * SECOND_US
         assert right.clock_doubt_us == 0
 
@@ -93,99 +93,103 @@ async def test_a_wrong_clock_is_ignored_if_another_process_has_a_right_one(
 async def test_a_right_clock_is_eventually_trusted_after_a_wrong_start(
     tmp_path: Path,
 ) -> None:
-    """The wrong one is alone at first: nobody can know. When it is gone, the file's time runs slower until it is right."""
+    """The wrong process is alone at first, so its error goes unnoticed. Later the file's time runs slower until it is right."""
     machine, path = Machine(), tmp_path / "t.db"
-    async with opened(path, clock=WrongClock(machine, HOUR)) as wrong:
+    async with opened(path, clock=ProcessClock(machine, HOUR)) as wrong:
         assert await commit(wrong, machine, 1) == HOUR
-    async with opened(path, clock=WrongClock(machine)) as right:
-        assert await commit(right, machine, 2) == HOUR, "it never goes back"
+    async with opened(path, clock=ProcessClock(machine)) as right:
+        assert await commit(right, machine, 2) == HOUR, "the file's time never goes back"
         assert right.clock_doubt_us == -HOUR * SECOND_US
         before = HOUR + 0.0
         for n in range(3, 100):
-            machine.passes(200)
+            machine.pass_time(200)
             ahead = await commit(right, machine, n)
-            assert before - 101 <= ahead <= before, "it never stands still, and never jumps"
+            assert before - 101 <= ahead <= before, "the time never stops and never jumps"
             before = ahead
         assert abs(before) <= 2
         assert right.clock_doubt_us == 0
-    async with opened(path, clock=WrongClock(machine)) as later:
+    async with opened(path, clock=ProcessClock(machine)) as later:
         assert abs(await commit(later, machine, 200)) <= 2
-        assert later.clock_doubt_us == 0, "the anchor was set right"
+        assert later.clock_doubt_us == 0, "the anchor was corrected"
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR])
 async def test_a_clock_step_during_the_check_causes_no_jump(tmp_path: Path, off: float) -> None:
     machine = Machine()
-    async with opened(tmp_path / "t.db", clock=WrongClock(machine)) as store:
+    async with opened(tmp_path / "t.db", clock=ProcessClock(machine)) as store:
         assert await commit(store, machine, 1) == 0
-        machine.is_set(off)
-        assert await commit(store, machine, 2) == -off, "an approval of half an hour does not expire at once"
-        machine.passes(600)
+        machine.set_wall_clock(off)
+        assert await commit(store, machine, 2) == -off, (
+            "an approval of half an hour does not expire immediately"
+        )
+        machine.pass_time(600)
         moved = 600 if off > 0 else -300
         assert await commit(store, machine, 3) == pytest.approx(-off + moved)
         for n in range(4, 20):
-            machine.passes(600)
+            machine.pass_time(600)
             await commit(store, machine, n)
-        assert abs(await time_of(store, machine)) <= 2
+        assert abs(await seconds_ahead(store, machine)) <= 2
         assert store.clock_doubt_us == 0
-        async with opened(tmp_path / "t.db", clock=WrongClock(machine)) as other:
+        async with opened(tmp_path / "t.db", clock=ProcessClock(machine)) as other:
             assert other.clock_doubt_us == 0
-            assert abs(await time_of(other, machine)) <= 2
+            assert abs(await seconds_ahead(other, machine)) <= 2
 
 
 async def test_sleep_and_idle_time_do_not_make_a_clock_suspect(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
-    async with opened(path, clock=WrongClock(machine)) as store:
+    async with opened(path, clock=ProcessClock(machine)) as store:
         await commit(store, machine, 1)
         for n, seconds in enumerate(
             (8 * HOUR, 7 * 86_400, 0.5), 2
-        ):  # a laptop's lid; a week without a commit
-            machine.passes(seconds)
+        ):  # a suspended laptop; a week without a commit
+            machine.pass_time(seconds)
             assert await commit(store, machine, n) == 0
             assert store.clock_doubt_us == 0
-    machine.passes(30 * 86_400)
-    async with opened(path, clock=WrongClock(machine)) as store:
+    machine.pass_time(30 * 86_400)
+    async with opened(path, clock=ProcessClock(machine)) as store:
         assert await commit(store, machine, 9) == 0
         assert store.clock_doubt_us == 0
 
 
 async def test_after_a_reboot_a_later_time_is_trusted(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
-    async with opened(path, clock=WrongClock(machine)) as store:
+    async with opened(path, clock=ProcessClock(machine)) as store:
         await commit(store, machine, 1)
     for n, off in enumerate((60, 7 * 86_400), 2):
-        machine.restarts(off)
-        async with opened(path, clock=WrongClock(machine)) as store:
+        machine.reboot(off)
+        async with opened(path, clock=ProcessClock(machine)) as store:
             assert await commit(store, machine, n) == 0
-            machine.passes(60)
-            assert await time_of(store, machine) == 0
+            machine.pass_time(60)
+            assert await seconds_ahead(store, machine) == 0
             assert store.clock_doubt_us == 0
 
 
 async def test_after_a_reboot_an_earlier_time_is_ignored(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
-    async with opened(path, clock=WrongClock(machine)) as store:
+    async with opened(path, clock=ProcessClock(machine)) as store:
         await commit(store, machine, 1)
-    machine.restarts(-HOUR)
-    async with opened(path, clock=WrongClock(machine)) as store:
+    machine.reboot(-HOUR)
+    async with opened(path, clock=ProcessClock(machine)) as store:
         assert await commit(store, machine, 2) == HOUR
-        machine.passes(60)
-        assert await time_of(store, machine) == HOUR, "it does not stand still until the clock has caught up"
+        machine.pass_time(60)
+        assert await seconds_ahead(store, machine) == HOUR, (
+            "the time does not stop until the clock has caught up"
+        )
         assert store.clock_doubt_us == -HOUR * SECOND_US
         for n in range(3, 60):
-            machine.passes(300)
+            machine.pass_time(300)
             await commit(store, machine, n)
-        assert abs(await time_of(store, machine)) <= 2
+        assert abs(await seconds_ahead(store, machine)) <= 2
 
 
 async def test_a_read_only_process_sets_no_anchor(tmp_path: Path) -> None:
     machine, path = Machine(), tmp_path / "t.db"
-    async with opened(path, clock=WrongClock(machine)) as store:
+    async with opened(path, clock=ProcessClock(machine)) as store:
         await commit(store, machine, 1)
-    machine.restarts(60)
-    reader = SqliteStore(path, clock=WrongClock(machine, HOUR), only_reads=True)
+    machine.reboot(60)
+    reader = SqliteStore(path, clock=ProcessClock(machine, HOUR), only_reads=True)
     await reader.open()
     await reader.read("now")
     await reader.close()
-    async with opened(path, clock=WrongClock(machine)) as store:
+    async with opened(path, clock=ProcessClock(machine)) as store:
         assert await commit(store, machine, 2) == 0

@@ -1,4 +1,4 @@
-"""How SQLite answers the named queries: through which index, and at what cost."""
+"""The query plans of SQLite: which index, and at what cost."""
 
 import re
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ LISTINGS = {
     "runs_by_status": ["SEARCH run USING INDEX run_by_status (tenant=? AND status=? AND created_at<?)"],
     "approvals_open": ["SEARCH approval USING INDEX approval_open (tenant=?)"],
 }
-"""Each list that the product reads, and how."""
+"""The list queries and their plans."""
 
 
 @pytest.mark.clause("GWI-21")
@@ -54,7 +54,7 @@ def test_a_list_query_reads_only_its_index_in_order(connection: apsw.Connection,
 
 @pytest.mark.clause("GWI-21")
 def test_silent_leases_are_found_through_the_timers_of_their_steps(connection: apsw.Connection) -> None:
-    """Among whatever else is due: the head of each index, and a look at the run of each."""
+    """The plan reads the head of each timer index, and looks up the run of each timer."""
     looks = [line for line in plan(connection, SQL["due"]) if line.startswith(("SEARCH", "SCAN"))]
     assert [line for line in looks if "subquery" not in line] == [
         "SEARCH run USING INDEX run_wake (wake_at<?)",
@@ -79,8 +79,7 @@ BOUNDED = {
     "oldest_pending": "USING COVERING INDEX step_claim",
     "leases_of_session": "USING INDEX attempt_live",
 }
-"""May look through an index of what can be claimed, up to a bound, or is leased: nothing of it is finished."""
-"""What looks at everything, because that is what it is asked."""
+"""These queries may scan an index of claimable steps (up to a bound) or of live leases. Neither contains finished rows."""
 
 
 @pytest.mark.parametrize("name", sorted({*SQL} - WHOLE_TABLES))
@@ -119,7 +118,7 @@ def test_no_query_scans_a_table_that_grows(connection: apsw.Connection, name: st
 
 
 def _keys(connection: apsw.Connection, table: str) -> Iterator[list[str]]:
-    """The columns of the table's key and of each index, but for those that know a part of the rows."""
+    """The columns of the table's primary key and of each index, without partial indexes."""
     columns = list(connection.execute(f"pragma table_info({table})"))
     yield [column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5]]
     for index, text in connection.execute(
@@ -139,15 +138,15 @@ _ONE_LOOK = {
         )
     )
 }
-"""Queries that look into one table once: which, and by what."""
-assert len(_ONE_LOOK) > 100, "the queries are not recognised any more"
+"""Queries that read one table once: the table and the condition."""
+assert len(_ONE_LOOK) > 100, "the pattern does not recognise the queries any more"
 
 
 @pytest.mark.parametrize("name", sorted(_ONE_LOOK))
 def test_a_query_uses_every_column_by_which_an_index_could_find_its_rows(
     connection: apsw.Connection, name: str
 ) -> None:
-    """Left alone, SQLite takes the key for the sake of the order, and reads all that a run has."""
+    """Without a hint, SQLite prefers the primary key for its order, and reads all rows of the run."""
     table, condition = _ONE_LOOK[name]
     equal = set(re.findall(r"(?<![.\w])(\w+) = (?:\?|')", condition))
     best = max(
@@ -202,7 +201,7 @@ class Count:
 
 @contextmanager
 def counted(connection: apsw.Connection) -> Iterator[Count]:
-    """Counts the instructions of SQLite's machine: a cost that does not depend on the day."""
+    """Counts the instructions of SQLite's virtual machine, a cost that does not vary between machines."""
     count = Count()
 
     def one() -> bool:

@@ -1,4 +1,4 @@
-"""What every store does with a save, a lock, an error and the time. One suite, every store."""
+"""Saves, locks, errors and time, on every store."""
 
 import asyncio
 import threading
@@ -62,7 +62,7 @@ HOUR_US = 3600 * SECOND_US
 
 @pytest.fixture(params=KINDS)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
-    """Opens a store of each kind on an empty database, always the same one in a test."""
+    """Opens stores of one kind. All stores of a test share one database."""
     dsn = request.getfixturevalue("migrated_dsn") if request.param == "postgres" else ""
     return partial(open_store, request.param, tmp_path, dsn)
 
@@ -78,7 +78,7 @@ async def now_us(store: Store) -> int:
     return int(moment.now_us)
 
 
-# ----------------------------------------------------------------------------------------- there and back
+# ----------------------------------------------------------------------------------------- round trips
 
 READ_BACK: dict[type[Row], str] = {
     RunRow: "get_run",
@@ -105,7 +105,7 @@ def columns(row: type[Row], first: str) -> tuple[str, ...]:
 
 
 CHANGING: dict[type[Row], tuple[str, ...]] = {
-    # AddSteps: new steps may need one that is there. A step of a workflow file gets its input when it is resolved.
+    # AddSteps: a new step may need an existing one. A step of a workflow file gets its input when it is resolved.
     StepRow: (
         "dependents",
         "input_ref",
@@ -122,7 +122,7 @@ CHANGING: dict[type[Row], tuple[str, ...]] = {
     RunSpendRow: ("spent", "writes"),
     CostLineRow: columns(CostLineRow, "calls"),
 }
-"""What may change of a row that is there."""
+"""The columns of an existing row that may change."""
 
 
 def test_every_row_survives_a_round_trip() -> None:
@@ -182,9 +182,9 @@ async def test_a_run_with_every_column_set_survives_a_round_trip(
 
 
 NEVER = RunRow.__struct_fields__[1 : RunRow.__struct_fields__.index("status")]
-"""What a run is for good."""
+"""Columns of a run that never change."""
 TOGETHER = {"finished_at", "duration_us", "reason", "sealed_at"}
-"""Columns the schema lets change only together; the test before this one has them."""
+"""Columns that the schema allows to change only together. The test above covers them."""
 
 
 async def test_each_column_of_a_run_can_change_alone(opened: OpenStore) -> None:
@@ -366,7 +366,7 @@ async def test_a_light_save_writes_only_the_light_columns(opened: OpenStore, run
         for run_id in ids:
             assert await get_run(store, run_id) == a_run(run_id, **light)
             assert len(await store.read("events_of", run_id)) == 1
-        assert (await save(store, changed, single=single)).ids == set(), "they have moved on"
+        assert (await save(store, changed, single=single)).ids == set(), "the runs have newer versions"
 
 
 async def test_light_and_full_changes_share_a_save(opened: OpenStore) -> None:
@@ -384,7 +384,7 @@ async def test_light_and_full_changes_share_a_save(opened: OpenStore) -> None:
 
 @pytest.mark.parametrize("single", [True, False], ids=["single", "whole"])
 async def test_a_save_of_one_row_per_table_survives_a_round_trip(opened: OpenStore, single: bool) -> None:
-    """On PostgreSQL it is sent in another form than one of many rows."""
+    """PostgreSQL receives single rows in another format than many rows."""
     run, spec = filled(RunRow, id=1), filled(RunSpecRow, run_id=1)
     rows = [a_step(1, 0), an_attempt(1, 0, 1), a_checkpoint(1, 0, "one", 1), a_payload(1, 1), an_event(1, 1)]
     async with opened() as store:
@@ -400,7 +400,9 @@ async def test_a_save_of_one_row_per_table_survives_a_round_trip(opened: OpenSto
             )
             assert saved.ids == ids
             assert (await get_run(store, 1) == changed) == bool(ids)
-            assert len(await store.read("events_of", 1)) == 1 + len(ids), "left out with everything beneath"
+            assert len(await store.read("events_of", 1)) == 1 + len(ids), (
+                "a skipped run is skipped with all of its rows"
+            )
         assert [step.recorded for step in await store.read("steps_of", 1)] == [True]
         assert [attempt.seq for attempt in await store.read("attempts_of", 1)] == [4]
 
@@ -445,11 +447,11 @@ async def test_a_key_belongs_to_its_tenant_and_source(opened: OpenStore) -> None
         assert (await save(store, Save(new_runs=runs, new_specs=specs))).ids == {1, 2, 3, 5, 6}
 
 
-# ----------------------------------------------------------------------------------- what the schema says
+# ----------------------------------------------------------------------------------- constraints of the schema
 
 
-async def refused(store: Store, one: Save) -> None:
-    """The database refuses a save, writes nothing of it, and works on."""
+async def assert_refused(store: Store, one: Save) -> None:
+    """The database refuses a save, writes nothing of it, and stays usable."""
     before = await sizes(store)
     with pytest.raises(DataRejected):
         await save(store, one)
@@ -457,17 +459,17 @@ async def refused(store: Store, one: Save) -> None:
     assert (await save(store, Save(expect=[(7, 0, None)]))).ids == {7}
 
 
-def beneath(*rows: Row) -> Save:
+def save_under_run_7(*rows: Row) -> Save:
     return Save(expect=[(7, 0, None)], rows={"event": [an_event(7, 99)], **tables(rows)})
 
 
 async def test_a_step_has_at_most_one_live_lease(opened: OpenStore) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), an_attempt(7, 0, 1), an_attempt(7, 1, 1, lease="granted"))
-        await refused(store, beneath(an_attempt(7, 0, 2)))
-        await refused(store, beneath(an_attempt(7, 1, 2, lease="granted")))
+        await assert_refused(store, save_under_run_7(an_attempt(7, 0, 2)))
+        await assert_refused(store, save_under_run_7(an_attempt(7, 1, 2, lease="granted")))
         handed_on = [an_attempt(7, 0, 2), an_attempt(7, 0, 1, **ENDED)]
-        assert (await save(store, beneath(*handed_on))).ids == {7}
+        assert (await save(store, save_under_run_7(*handed_on))).ids == {7}
         assert [a.lease for a in await store.read("attempts_of", 7)] == ["completed", "active", "granted"]
 
 
@@ -482,9 +484,9 @@ async def test_a_concurrency_key_has_at_most_one_holder(opened: OpenStore) -> No
             a_spec(9, tenant="beta"),
         )
         admitted = a_run(8, concurrency_key="deploy", admitted_at=2000, version=1)
-        await refused(store, Save(expect=[(8, 0, None)], runs=[admitted]))
+        await assert_refused(store, Save(expect=[(8, 0, None)], runs=[admitted]))
         newcomer = a_run(10, concurrency_key="deploy", admitted_at=2000)
-        await refused(store, Save(new_runs=[newcomer], new_specs=[a_spec(10)]))
+        await assert_refused(store, Save(new_runs=[newcomer], new_specs=[a_spec(10)]))
         done = replace(holder, **DONE, version=1)
         handed_on = Save(expect=[(8, 0, None), (7, 0, None)], runs=[admitted, done])
         assert (await save(store, handed_on)).ids == {7, 8}
@@ -505,7 +507,7 @@ async def test_a_concurrency_key_has_at_most_one_holder(opened: OpenStore) -> No
 async def test_duplicates_of_unique_rows_are_refused(opened: OpenStore, twice: list[Row]) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7), twice[0])
-        await refused(store, beneath(twice[1]))
+        await assert_refused(store, save_under_run_7(twice[1]))
 
 
 BAD_RUNS: dict[str, dict[str, Any]] = {
@@ -528,10 +530,10 @@ BAD_RUNS: dict[str, dict[str, Any]] = {
 async def test_the_schema_refuses_an_impossible_run(opened: OpenStore, change: dict[str, Any]) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7))
-        await refused(
+        await assert_refused(
             store, Save(expect=[(7, 0, None)], runs=[a_run(7, **change)], rows=tables([an_event(7, 1)]))
         )
-        await refused(store, Save(new_runs=[a_run(8, **change)], new_specs=[a_spec(8)]))
+        await assert_refused(store, Save(new_runs=[a_run(8, **change)], new_specs=[a_spec(8)]))
 
 
 CLOSED = {"state": "succeeded", "finished_at": 2000, "reason": "done"}
@@ -545,7 +547,7 @@ BAD_ROWS: dict[str, Row] = {
     "step: finished before it was created": a_step(7, 0, **{**CLOSED, "finished_at": 999}),
     "step: a gate that can be claimed": a_ready_step(7, 0, kind="approval"),
     "step: claimable in a backoff": a_ready_step(7, 0, state="retry_wait"),
-    "step: claimable since never": a_ready_step(7, 0, ready_at=None),
+    "step: claimable without a time": a_ready_step(7, 0, ready_at=None),
     "step: a counter below zero": a_step(7, 0, needs_left=-1),
     "attempt: unknown state": an_attempt(7, 0, 1, state="sleeping"),
     "attempt: unknown lease": an_attempt(7, 0, 1, lease="lost"),
@@ -560,12 +562,12 @@ BAD_ROWS: dict[str, Row] = {
     "wait: an outcome while open": a_wait(7, 1, outcome="received"),
     "wait: a timer after the end": a_wait(7, 1, state="closed", wake_at=3000),
     "approval: unknown status": an_approval(7, 1, status="maybe"),
-    "approval: approved by nobody": an_approval(7, 1, status="approved", decided_at=2000),
-    "approval: a yes of whoever asked": an_approval(7, 1, requester="u_al", votes="u_bo u_al"),
-    "approval: decided by whoever asked": an_approval(
+    "approval: approved without a decider": an_approval(7, 1, status="approved", decided_at=2000),
+    "approval: a vote of the requester": an_approval(7, 1, requester="u_al", votes="u_bo u_al"),
+    "approval: decided by the requester": an_approval(
         7, 1, status="rejected", decided_at=2000, requester="u_al", decided_by="u_al"
     ),
-    "approval: used with too few": an_approval(
+    "approval: used with too few votes": an_approval(
         7, 1, status="approved", decided_at=2000, decided_by="u_bo", people=2, votes="u_bo", used_no=3
     ),
     "approval: decided while requested": an_approval(7, 1, decided_at=2000),
@@ -581,11 +583,11 @@ BAD_ROWS: dict[str, Row] = {
 async def test_the_schema_refuses_an_impossible_row(opened: OpenStore, bad: Row) -> None:
     async with opened() as store:
         await create(store, a_run(7), a_spec(7))
-        await refused(store, beneath(bad))
+        await assert_refused(store, save_under_run_7(bad))
 
 
 async def test_the_schema_accepts_every_state(opened: OpenStore) -> None:
-    """Each state of each machine can be stored, with what belongs to it."""
+    """Each state of each machine can be stored, with the columns that it requires."""
     runs = [
         a_run(n, **(DONE if s in RUN.terminal else {}) | {"status": s})
         for n, s in enumerate(sorted(RUN.states), 10)
@@ -663,7 +665,7 @@ async def test_a_stale_heartbeat_changes_nothing(opened: OpenStore, lease: Attem
         assert await store.read("attempts_of", 7) == [lease]
 
 
-@pytest.mark.parametrize("end", [{}, ENDED], ids=["goes on", "ends"])
+@pytest.mark.parametrize("end", [{}, ENDED], ids=["continues", "ends"])
 async def test_a_save_does_not_undo_a_heartbeat(opened: OpenStore, end: dict[str, Any]) -> None:
     decided = an_attempt(7, 0, 1, seq=1, last_message="checkpoint", answer=b"ok", **end)
     async with opened() as store:
@@ -683,7 +685,7 @@ async def test_a_delivered_outbox_row_is_deleted(opened: OpenStore) -> None:
         for run_id in (8, 9):
             await create(store, a_run(run_id), a_spec(run_id))
         await create(store, a_run(7), a_spec(7), *owed)
-        # 8 takes what it is owed, 9 has moved on and keeps its claim; what nobody is named in goes.
+        # Run 8 takes its delivery. Run 9 has another version, so its row stays. A row without a target is deleted.
         delivery = Save(
             expect=[(8, 0, None), (9, 5, None)], runs=[a_run(8, version=1), a_run(9, version=6)],
             delivered=[(7, 1, 0), (7, 1, 1), (7, 2, 0), (7, 3, 0)],
@@ -695,11 +697,11 @@ async def test_a_delivered_outbox_row_is_deleted(opened: OpenStore) -> None:
 
 
 async def test_a_finished_run_is_deleted_with_all_of_its_rows(opened: OpenStore) -> None:
-    """What it owes others stays until it is delivered, and a key stays with the run it made, for good."""
-    beneath_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (RunRow, RunSpecRow)]
-    beneath_7 += [StaleMessageRow(7, 0, 1, "fail", 1, "worker-1", 1000)]
+    """Undelivered outbox rows stay, and an idempotency key stays with the run that it created."""
+    rows_of_7 = [filled(row, run_id=7) for row in READ_BACK if row not in (RunRow, RunSpecRow)]
+    rows_of_7 += [StaleMessageRow(7, 0, 1, "fail", 1, "worker-1", 1000)]
     async with opened() as store:
-        await create(store, a_run(7, **DONE), a_spec(7, idempotency_key="k"), *beneath_7)
+        await create(store, a_run(7, **DONE), a_spec(7, idempotency_key="k"), *rows_of_7)
         await create(store, a_run(8), a_spec(8), an_event(8, 1))
         gone = await save(store, Save(expect=[(7, 0, None)], delete_runs=[7]))
         assert gone.ids == {7}
@@ -732,7 +734,7 @@ async def test_an_error_in_a_transaction_rolls_it_back(opened: OpenStore) -> Non
     def transaction() -> Transaction[None]:
         yield Save(new_runs=[a_run(1)], new_specs=[a_spec(1)])
         [run] = yield Query("lock_runs", [(1,)])
-        assert run.id == 1, "what was written in a transaction is seen in it"
+        assert run.id == 1, "a transaction sees its own writes"
         raise Mistake
 
     async with opened() as store:
@@ -762,14 +764,14 @@ async def test_a_long_transaction_does_not_block_the_event_loop(opened: OpenStor
         threads.append(threading.get_ident())
         again = yield Save(expect=[(1, 1, None)], runs=[a_run(1, version=2)])
         assert again.ids == {1}
-        yield LEAVE_EVENT_LOOP  # it is there already
+        yield LEAVE_EVENT_LOOP  # the transaction has left the loop already
         ids: set[int] = saved.ids
         return ids
 
     async with opened() as store:
         await create(store, a_run(1), a_spec(1))
         await create(store, a_run(2), a_spec(2))
-        assert await store.transact(transaction) == {1, 3}, "run 2 is not where it was expected"
+        assert await store.transact(transaction) == {1, 3}, "run 2 has another version"
         here = threading.get_ident()
         assert [thread == here for thread in threads] == [True, False, False]
         found = await sizes(store)
@@ -878,7 +880,7 @@ async def test_migrating_twice_changes_nothing(opened: OpenStore) -> None:
 async def test_work_in_another_process_is_noticed(opened: OpenStore) -> None:
     async with opened() as here, opened() as there:
         while await here.wait_for_work(0.2):
-            pass  # what happened before is over
+            pass  # ignore earlier wake-ups
         waiting = asyncio.create_task(here.wait_for_work(30.0))
         await asyncio.sleep(0.01)
         await create(there, a_run(1), a_spec(1), a_ready_step(1, 0))
@@ -890,4 +892,4 @@ async def test_waiting_for_work_ends_at_the_timeout(opened: OpenStore) -> None:
     async with opened() as store, asyncio.timeout(10):
         for seconds in (0.05, 0.0):
             while await store.wait_for_work(seconds):
-                pass  # a wake-up too many is allowed, and there may be one when the connection is made
+                pass  # a spurious wake-up is allowed, such as one at connection time

@@ -1,4 +1,4 @@
-"""What was begun and can be neither skipped nor repeated is never begun again, whichever way it would be."""
+"""A step that has started and can be neither skipped nor repeated is never started again."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ async def test_a_step_with_an_open_start_mark_does_not_suspend(place: Place) -> 
         await w.checkpoint(lease, "call", state="started", **MARK)
         reply = await w.wait(lease, "go", event=c.WaitSpec(event="go"))
         assert reply.no is not None
-        async with w.refuses("CHECKPOINT_OPEN") as told:
+        async with w.refuses("CHECKPOINT_OPEN") as refusal:
             await w.suspend(lease, reply.no)
-        assert "checkpoint 'call'" in str(told.value)
-        await w.crash()  # nor where nothing but the database knows of the mark
-        async with w.refuses("CHECKPOINT_OPEN") as told:
+        assert "checkpoint 'call'" in str(refusal.value)
+        await w.crash()  # the same if only the database knows the mark
+        async with w.refuses("CHECKPOINT_OPEN") as refusal:
             await w.suspend(lease, reply.no)
-        assert "checkpoint 'call'" in str(told.value)
+        assert "checkpoint 'call'" in str(refusal.value)
         await w.checkpoint(lease, "call", state="failed", error="NETWORK", **MARK)
         assert (await w.suspend(lease, reply.no)).state == "suspended"
 
@@ -118,10 +118,10 @@ async def test_a_run_with_an_open_start_mark_cannot_be_resumed_silently(place: P
             await w.cancel_ack(lease)
         else:
             await w.later(301).sweep()
-        async with w.refuses("RUN_RESUME_FAILED") as told:
+        async with w.refuses("RUN_RESUME_FAILED") as refusal:
             await w.resume(run)
-        assert "checkpoint 'call' of step 'main'" in str(told.value)
-        assert told.value.data["checkpoint"] == "call"
+        assert "checkpoint 'call' of step 'main'" in str(refusal.value)
+        assert refusal.value.data["checkpoint"] == "call"
 
 
 async def test_a_resume_must_settle_the_open_start_marks(place: Place) -> None:
@@ -156,9 +156,9 @@ async def test_a_start_mark_in_a_later_step_is_checked_too(place: Place) -> None
         leases = {lease.name: lease for lease in await w.claims(limit=2)}
         await w.checkpoint(leases["b"], "call", state="started", **MARK)
         await w.fail(leases["a"], "BROKEN", retryable=False)
-        async with w.refuses("RUN_RESUME_FAILED") as told:
+        async with w.refuses("RUN_RESUME_FAILED") as refusal:
             await w.resume(run)
-        assert "of step 'b'" in str(told.value)
+        assert "of step 'b'" in str(refusal.value)
         async with w.refuses("RUN_RESUME_FAILED"):
             await w.resume(run, happened={"call": b""})
         await w.resume(run, repeat=["call"])

@@ -1,4 +1,4 @@
-"""Waiting: for people, events, time and children, one thing or several at once."""
+"""Waits for people, events, time and children, one or several at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conformance.world import Place, World, gate, pause, step
 
 
 async def ask(w: World, lease: Lease, label: str = "sure?", **how: Any) -> int:
-    """Open a question under the lease; its number."""
+    """Open an approval under the lease; its number."""
     fatal = how.pop("fatal", False)
     reply = await w.wait(lease, label, approval=c.ApprovalSpec(**how), question=b"sure?", fatal=fatal)
     assert reply.no is not None
@@ -38,7 +38,7 @@ async def test_the_first_of_several_waits_to_settle_wakes_the_step_once(place: P
         question, event = await ask(w, lease), await listen(w, lease, within_seconds=3600)
         reply = await w.wait(lease, "nap", until=w.now + us(60))
         assert reply.no is not None
-        assert await w.status(run) == "running"  # the lease goes on while waits are open
+        assert await w.status(run) == "running"  # the lease stays while waits are open
         assert (await w.suspend(lease, question, event, reply.no)).state == "suspended"
         assert (await w.status(run), (await w.step(run)).charged) == ("waiting_approval", 0)
         assert await w.claims() == []
@@ -46,7 +46,7 @@ async def test_the_first_of_several_waits_to_settle_wakes_the_step_once(place: P
             await w.complete(lease)
         await w.deliver(run, "signed", payload=b"by carol")
         assert (await w.step(run)).state == "ready"
-        await w.approve(run)  # the second one settles too, and wakes nobody twice
+        await w.approve(run)  # the second wait settles too, but the step is woken once
         lease = await w.claim()
         assert (lease.n, await w.claims()) == (2, [])
         waits = {row.label: row for row in await w.waits(run)}
@@ -78,7 +78,7 @@ async def test_opening_a_wait_again_finds_the_same_wait(place: Place) -> None:
         assert await listen(w, lease) == first
         await w.suspend(lease, first)
         await w.deliver(lease.run_id, "signed", payload=b"yes")
-        lease = await w.claim()  # the body is replayed, and finds its answer
+        lease = await w.claim()  # the body is replayed and finds the answer
         reply = await w.wait(lease, "signed", event=c.WaitSpec(event="signed"))
         assert (reply.state, reply.no, reply.outcome) == ("go_on", first, "received")
         assert await w.body(lease.run_id, reply.result_ref) == b"yes"
@@ -170,7 +170,7 @@ async def test_the_number_of_early_events_is_limited(place: Place, monkeypatch: 
             await w.deliver(lease.run_id, "log", f"e-{n}")
         async with w.refuses("EVENT_BUFFER_FULL"):
             await w.deliver(lease.run_id, "log", "e-3")
-        await listen(w, lease, "log")  # takes one: there is room again
+        await listen(w, lease, "log")  # takes one event, which makes room
         await w.deliver(lease.run_id, "log", "e-3")
         await w.cancel(lease.run_id)
         async with w.refuses("RUN_CANCELING"):
@@ -194,7 +194,7 @@ async def test_two_approvals_need_two_people_other_than_the_requester(place: Pla
         assert await w.states(run) == {"gate": "succeeded", "b": "ready"}
         async with w.refuses("APPROVAL_DECIDED"):
             await w.reject(run, 1, by="u_dora")
-        assert (await w.approve(run, 1, by="u_carol"))["again"]  # a double click of whoever decided
+        assert (await w.approve(run, 1, by="u_carol"))["again"]  # a double click of the decider
 
 
 async def test_an_approval_is_bound_to_the_digest_and_revision_that_were_shown(place: Place) -> None:
@@ -204,11 +204,11 @@ async def test_an_approval_is_bound_to_the_digest_and_revision_that_were_shown(p
             await w.approve(run, digest="bb")
         await w.approve(run, by="u_bob", digest="aa", revision=1)
         assert await w.revise(run, 1, "bb", question=b"a bit more") == {"revision": 2}
-        async with w.refuses("APPROVAL_STALE"):  # an older card is clicked
+        async with w.refuses("APPROVAL_STALE"):  # the click is on an outdated card
             await w.approve(run, by="u_carol", digest="bb", revision=1)
         async with w.refuses("APPROVAL_STALE"):
             await w.approve(run, by="u_carol", digest="aa", revision=2)
-        # What was said about the first revision does not count for the second.
+        # A vote for the first revision does not count for the second.
         assert (await w.approve(run, by="u_carol", digest="bb", revision=2))["votes"] == 1
         assert (await w.approve(run, by="u_bob", digest="bb", revision=2))["status"] == "approved"
 
@@ -243,14 +243,14 @@ async def test_an_expired_approval_cannot_be_given_even_before_the_sweep(place: 
         assert (wait.outcome, (await w.step(lease.run_id)).state) == ("expired", "ready")
         async with w.refuses("APPROVAL_EXPIRED"):
             await w.approve(lease.run_id, no)
-        await w.complete(await w.claim())  # the body may go on without
+        await w.complete(await w.claim())  # the body may continue without the approval
 
 
 async def test_a_fatal_rejection_ends_the_step(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
         no = await ask(w, lease, fatal=True)
-        await w.reject(lease.run_id)  # while the lease goes on
+        await w.reject(lease.run_id)  # the lease stays
         assert await w.status(lease.run_id) == "running"
         reply = await w.suspend(lease, no)
         assert (reply.state, reply.outcome) == ("refused", "rejected")
@@ -282,7 +282,7 @@ async def test_the_run_timeout_pauses_while_the_run_waits_for_a_person(place: Pl
 
 
 async def start_child(w: World, lease: Lease, label: str = "child", **how: Any) -> tuple[int, int]:
-    """Start a child; its wait's number and its id."""
+    """Start a child; the number of its wait, and its id."""
     child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child", **how)
     reply = await w.wait(lease, label, child=child)
     assert reply.no is not None
@@ -333,14 +333,14 @@ async def test_outbox_rows_survive_a_crash_and_are_delivered_once(place: Place) 
         parent = await w.begin()
         child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
         reply = await w.wait(parent, "child", child=child)
-        await w.crash()  # perhaps before the child was made
+        await w.crash()  # possibly before the child was created
         await w.later(3).sweep()
         assert child.run_id in await w.run_ids()
         assert reply.no is not None
         await w.suspend(parent, reply.no)
         lease = await w.claim()
         await w.complete(lease)
-        await w.crash()  # perhaps before the parent was told
+        await w.crash()  # possibly before the parent was notified
         await w.later(3).sweep()
         await w.later(3).sweep()
         assert (await w.claim()).run_id == parent.run_id
@@ -351,14 +351,14 @@ async def test_a_cancel_that_overtakes_the_creation_of_a_child_is_not_lost(place
     async with World(place) as w:
         parent = await w.begin()
         child = c.StartChild(run_id=w.orchestrator.new_id("default"), workflow="child")
-        w.orchestrator.deliver = _nothing  # type: ignore[method-assign]  # this process dies before it delivers
+        w.orchestrator.deliver = _deliver_nothing  # type: ignore[method-assign]  # this process dies before it delivers
         await w.wait(parent, "child", child=child)
         await w.cancel(parent.run_id)
         await w.cancel_ack(parent)
         create, cancel = await w.read("outbox_of", parent.run_id)
         assert (create.topic, cancel.topic) == ("create", "cancel")
         await w.crash()
-        await w.orchestrator.deliver([cancel])  # one sweeper takes up this, another one that
+        await w.orchestrator.deliver([cancel])  # two sweepers deliver in reverse order
         await w.orchestrator.deliver([create])
         await w.later(3).sweep()
         row = await w.run(child.run_id)
@@ -387,7 +387,7 @@ async def test_canceling_many_children_looks_up_missing_ones_in_one_query(
         assert reads.count("outbox_of") == 1
 
 
-async def _nothing(rows: Any, lacking: Any = None) -> int:
+async def _deliver_nothing(rows: Any, lacking: Any = None) -> int:
     return 0
 
 
@@ -428,7 +428,7 @@ async def test_a_parent_that_waits_for_its_child_completes_after_it(place: Place
 async def test_a_parent_that_waits_for_its_children_ends_with_the_last_one(
     place: Place, uploads: bool
 ) -> None:
-    """Found by review: it was refused after BeginUpload, and woken by the first child."""
+    """Regression: the completion was refused after BeginUpload, and the first child woke the parent."""
     async with World(place) as w:
         run = await w.create(plan=[step("part"), step("next", "part")], profile="delta-ci")
         parent = await w.claim()
@@ -442,7 +442,7 @@ async def test_a_parent_that_waits_for_its_children_ends_with_the_last_one(
         assert (await w.do(message)).state == "suspended"
         assert (await w.do(message)).state == "suspended"
         assert (await w.attempts(run, "part"))[0].state == "succeeded"
-        # What its body had opened and does not come back to is closed: it takes no event any more.
+        # Waits that the body opened are closed, because the body does not run again: they take no event.
         assert (await w.deliver(run, "x"))["taken"] is False
         assert (await w.waits(run))[(event.no or 0) - 1].state == "closed"
         leases = {lease.run_id: lease for lease in await w.claims(limit=9)}
@@ -465,7 +465,7 @@ async def test_a_parent_that_waits_for_its_children_ends_with_the_last_one(
         assert await w.status(run) == "succeeded"
 
 
-@pytest.mark.parametrize("how", ["is canceled", "runs out of time", "loses a child it cannot do without"])
+@pytest.mark.parametrize("how", ["is canceled", "runs out of time", "loses a fatal child"])
 async def test_a_parent_that_waits_for_its_children_may_still_fail(place: Place, how: str) -> None:
     async with World(place) as w:
         parent = await w.begin(profile="delta-ci", timeout_seconds=600)
@@ -538,9 +538,9 @@ async def test_of_a_cancel_and_a_complete_the_first_commit_decides(place: Place,
         lease = await w.claim()
         if first == "complete":
             await w.complete(lease, b"done")
-            async with w.through(1).refuses("RUN_TERMINAL_STATE") as told:
+            async with w.through(1).refuses("RUN_TERMINAL_STATE") as refusal:
                 await w.through(1).cancel(run)
-            assert told.value.data["status"] == "succeeded"
+            assert refusal.value.data["status"] == "succeeded"
         else:
             await w.through(1).cancel(run)
             assert (await w.complete(lease, b"done")).late

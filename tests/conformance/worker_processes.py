@@ -1,4 +1,4 @@
-"""Workers in processes of their own, for what only real processes show."""
+"""Workers in separate processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tenure.orchestrator import Orchestrator
 from tests.conformance.world import Place
 
 IDLE_ROUNDS = 20
-"""Claims without an answer after which a worker believes that nothing is left."""
+"""After this many empty claims, a worker assumes that no work is left."""
 
 
 async def _work(place: Place, worker: str, limit: int) -> list[tuple[int, int, int]]:
-    """Claim and complete until nothing is left; the leases that were got."""
+    """Claim and complete until no work is left; the leases."""
     store = place.store()
     await store.open()
     got: list[tuple[int, int, int]] = []
@@ -48,8 +48,8 @@ def _main(place: Place, worker: str, limit: int, answer: Connection) -> None:
         raise
 
 
-async def crowd(place: Place, processes: int, limit: int) -> list[tuple[int, int, int]]:
-    """Let so many processes work everything off; every lease that any of them got."""
+async def run_worker_processes(place: Place, processes: int, limit: int) -> list[tuple[int, int, int]]:
+    """Run this many worker processes until no work is left; the leases of all of them."""
     context = multiprocessing.get_context("spawn")
     started: list[tuple[SpawnProcess, Connection]] = []
     for number in range(processes):
@@ -61,8 +61,8 @@ async def crowd(place: Place, processes: int, limit: int) -> list[tuple[int, int
     loop = asyncio.get_running_loop()
     got: list[tuple[int, int, int]] = []
     for process, answer in started:
-        said = await loop.run_in_executor(None, answer.recv)
+        result = await loop.run_in_executor(None, answer.recv)
         await loop.run_in_executor(None, process.join)
-        assert isinstance(said, list), f"{process.name}: {said}"
-        got += said
+        assert isinstance(result, list), f"{process.name}: {result}"
+        got += result
     return got

@@ -1,4 +1,4 @@
-"""`World`: a real store, one or more orchestrators on it, and a clock that is moved by hand.
+"""`World`: a real store, one or more orchestrators on it, and a clock that only the test moves.
 
     async with World(place) as w:
         run = await w.create(profile="delta-ci", plan=["build", "test"])
@@ -8,12 +8,12 @@
             await w.complete(lease)
 
 Laws:
-1. A world begins at 10:00:00 on 5 January 2026. `at` and `later` move the clock of every store. In between it stands still, however
-   busy the machine is.
-2. Nothing is swept, and no time passes, unless the story says so.
-3. A lease's messages get their sequence numbers by themselves, unless `seq` says otherwise.
-4. When a story ends well the doctor examines the whole database, and must find nothing.
-5. `refuses` compares every row of the database before and after: a refusal changes nothing.
+1. A world begins at 10:00:00 on 5 January 2026. `at` and `later` move the clock of every store. Otherwise it stands still,
+   however slow the machine is.
+2. Sweeps happen and time passes only if the test says so.
+3. Messages of a lease are numbered automatically, unless the test passes `seq`.
+4. At the end of a successful test, the doctor examines the whole database and must find nothing.
+5. `refuses` compares every row of every run before and after: a refusal must change nothing.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Place(NamedTuple):
     address: str
 
     def store(self) -> SqliteStore | PostgresStore:
-        """A store there, not yet open."""
+        """A store on this database, not yet open."""
         return SqliteStore(self.address) if self.kind == "sqlite" else PostgresStore(self.address)
 
 
 class Dice:
-    """Chance that is not: nominal delays unless the story says otherwise, and salts that are counted."""
+    """A random generator without randomness: it returns `number`, and counts its salts."""
 
     def __init__(self) -> None:
         self.number = 0.0
@@ -90,38 +90,38 @@ class Dice:
 
 
 def plan_of(plan: Plan) -> tuple[c.StepSpec, ...]:
-    """Steps as commands want them: a bare name is a step of work."""
+    """Steps as commands expect them: a bare name is a step of work."""
     return tuple(c.StepSpec(name=step) if isinstance(step, str) else step for step in plan)
 
 
 def step(name: str, *needs: str, **how: Any) -> c.StepSpec:
-    """A step of work that needs exactly these."""
+    """A step of work with exactly these needs."""
     return c.StepSpec(name=name, needs=needs, **how)
 
 
 def gate(name: str = "gate", **spec: Any) -> c.StepSpec:
-    """An approval gate behind the step before it."""
+    """An approval gate after the previous step."""
     return c.StepSpec(name=name, kind="approval", approval=c.ApprovalSpec(**spec))
 
 
 def pause(name: str = "pause", event: str = "", **spec: Any) -> c.StepSpec:
-    """A declared wait, for an event or for time alone."""
+    """A declared wait for an event, or only for time."""
     return c.StepSpec(name=name, kind="wait", wait=c.WaitSpec(event=event, **spec))
 
 
-class Hand:
-    """A clock that is moved by hand. Every reading is a microsecond later than the one before, so that what comes later is later."""
+class WorldClock:
+    """A clock that only tests move. Every reading is a microsecond later than the last one, so that timestamps are ordered."""
 
     def __init__(self) -> None:
         self._now = BEGIN_US
         self._passed = 0
 
     def set(self, moment: int) -> None:
-        """Go there, unless that is past."""
+        """Move forward to a time; a time in the past is ignored."""
         self.move(max(0, moment - self._now))
 
     def move(self, by: int) -> None:
-        """Let time pass; or set the clock back, which is seen on the wall and not by what measures how much has passed."""
+        """Let time pass. A negative value sets back the wall clock, but not the monotonic clock."""
         self._now += by
         self._passed += max(0, by)
 
@@ -133,33 +133,33 @@ class Hand:
         self.move(1)
         return self._passed
 
-    def guide(self, store: Any) -> None:
-        """Let a store's clock be this one."""
+    def control(self, store: Any) -> None:
+        """Make a store use this clock."""
         store = getattr(store, "_inner", store)
         if isinstance(store, SqliteStore):
             store._clock, store._file_time = self, FileClock(self)
         else:
-            store.__class__ = type("Guided", (_Guided, type(store)), {"hand": self})
+            store.__class__ = type("Controlled", (_ControlledStore, type(store)), {"world_clock": self})
             for link in store._readers:
-                link.__class__ = _GuidedLink
+                link.__class__ = _ControlledConnection
 
 
-class _GuidedLink(PostgresConnection):
-    """A connection that takes what a store's clock is shifted by for the time."""
+class _ControlledConnection(PostgresConnection):
+    """A connection that uses the store's clock shift as the current time."""
 
     async def statement(self, text: str) -> Any:
         return await super().statement(text.replace(NOW, "$1::bigint"))
 
 
-class _Guided(PostgresStore):
-    """A store whose server seems to have the time of a hand."""
+class _ControlledStore(PostgresStore):
+    """A PostgreSQL store on the clock of a world."""
 
-    hand: Hand
+    world_clock: WorldClock
     _set_us = 0
 
     @property
     def _shift_us(self) -> int:
-        return self.hand.now_us() + self._set_us
+        return self.world_clock.now_us() + self._set_us
 
     @_shift_us.setter
     def _shift_us(self, by: int) -> None:
@@ -170,7 +170,7 @@ class _Guided(PostgresStore):
 
     def _lane(self, number: int) -> PostgresConnection:
         link = super()._lane(number)
-        link.__class__ = _GuidedLink
+        link.__class__ = _ControlledConnection
         return link
 
 
@@ -189,7 +189,7 @@ class World:
     ) -> None:
         self.place = place
         self.dice = Dice()
-        self.hand = Hand()
+        self.clock = WorldClock()
         self.stores: list[Any] = list(stores) or [place.store() for _ in range(orchestrators)]
         self.number = 0
         self._caps = list(caps)
@@ -207,18 +207,18 @@ class World:
 
     async def _open(self) -> None:
         for store in self.stores:
-            self.hand.guide(store)
+            self.clock.control(store)
             await store.open()
             self._opened += 1
             ids = RunIds(seed=self._opened)
-            self.orchestrators.append(Orchestrator(store, ids=ids, clock=self.hand, **self._how))
+            self.orchestrators.append(Orchestrator(store, ids=ids, clock=self.clock, **self._how))
         if self._caps:
             await self.stores[0].put_caps(self._caps)
         for orchestrator in self.orchestrators:
             await orchestrator.start()
 
     async def crash(self) -> World:
-        """Every process ends where it stands, and new ones start; nothing but the database is left."""
+        """Kill and restart every process, so that only the database is left."""
         for orchestrator in self.orchestrators:
             tasks = {*orchestrator._tasks, *(lane.task for lane in orchestrator._lanes if lane.task)}
             for task in tasks:
@@ -242,53 +242,52 @@ class World:
                 await store.close()
 
     def through(self, number: int) -> World:
-        """The same world, spoken to through another of its orchestrators."""
+        """The same world, with commands sent to another of its orchestrators."""
         other = copy.copy(self)
         other.number = number
         return other
 
     @property
     def orchestrator(self) -> Orchestrator:
-        """The one that is spoken to."""
+        """The orchestrator that receives commands."""
         return self.orchestrators[self.number]
 
     @property
     def store(self) -> Any:
-        """Its store."""
         return self.stores[self.number]
 
     # ------------------------------------------------------------------------------------------- time
 
     def at(self, moment: str) -> World:
-        """Go to a time of the day ("10:00:31")."""
+        """Move to a time of the day ("10:00:31")."""
         day = datetime.strptime(f"{BEGIN:%Y-%m-%d} {moment}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         target = us(day.timestamp())
-        assert target > self.now - us(5), "a story does not go back"
-        self.hand.set(target)
+        assert target > self.now - us(5), "a test cannot go back in time"
+        self.clock.set(target)
         return self
 
     def later(self, seconds: float) -> World:
         """Let time pass."""
-        self.hand.move(us(seconds))
+        self.clock.move(us(seconds))
         return self
 
     @property
     def now(self) -> int:
-        """The world's time in microseconds."""
-        return self.hand.now_us()
+        """The current time in microseconds."""
+        return self.clock.now_us()
 
     async def sweep(self) -> World:
-        """Do everything that is due, and what becomes due by that."""
+        """Handle all due timers, including those that become due by it."""
         sweeper = Sweeper(self.orchestrator)
         for _ in range(SWEEPS_MAX):
             found = await sweeper.sweep()
             await self.settle()
             if not found:
                 return self
-        raise AssertionError("the sweep does not come to an end")
+        raise AssertionError("the sweep does not end")
 
     async def settle(self) -> World:
-        """Let what the commits set off (deliveries to other runs) come to its end."""
+        """Wait until deliveries to other runs are done."""
         while tasks := [task for o in self.orchestrators for task in o._tasks]:
             await asyncio.wait(tasks)
             await asyncio.sleep(0)
@@ -297,11 +296,11 @@ class World:
     # -------------------------------------------------------------------------------------- commands
 
     async def do(self, command: c.Command) -> Any:
-        """Any command; its answer or its error."""
+        """Send any command; its answer."""
         return await self.orchestrator.send(command)
 
     def context(self, who: str, initiator: c.Initiator = "user") -> c.Context:
-        """Who asks, with a cause of its own."""
+        """A context with an actor and a unique cause."""
         self._causes[0] += 1
         return c.Context(who, initiator, f"cause-{self._causes[0]}")
 
@@ -324,17 +323,17 @@ class World:
         return (await self.created(**request)).run_id
 
     async def begin(self, worker: str = "bob", **request: Any) -> Lease:
-        """Create a run whose first step is taken by a worker of this process in the same commit."""
+        """Create a run whose first step is leased to a worker of this process in the same commit."""
         lease = (await self.created(eager=c.Claimant(worker), **request)).lease
-        assert lease is not None, "the first step was not taken"
+        assert lease is not None, "the first step was not leased"
         return lease
 
     async def claims(self, worker: str = "bob", limit: int = 1, **how: Any) -> list[Lease]:
-        """Take what there is, up to a limit."""
+        """Claim up to a number of steps."""
         return await self.orchestrator.claim(worker, limit=limit, **how)
 
     async def claim(self, worker: str = "bob", **how: Any) -> Lease:
-        """Take one step; there has to be one."""
+        """Claim one step, which must exist."""
         leases = await self.claims(worker, **how)
         assert leases, f"there is nothing to claim for {worker}"
         return leases[0]
@@ -342,7 +341,7 @@ class World:
     async def say(
         self, type_: type[c.LeaseCommand], lease: Lease, *, seq: int | None = None, **fields: Any
     ) -> Any:
-        """A message from a lease's holder; see law 3."""
+        """Send a message of a lease's holder; see law 3."""
         key = (lease.run_id, lease.idx, lease.n)
         if seq is None:
             seq = self._seqs.get(key, 0) + 1
@@ -360,39 +359,35 @@ class World:
         return await self.orchestrator.send(command)
 
     async def ack(self, lease: Lease, **how: Any) -> LeaseReply:
-        """The runner has the lease."""
+        """Acknowledge the lease."""
         return await self.say(c.AckLease, lease, **how)  # type: ignore[no-any-return]  # messages are answered with a Reply
 
     async def beat(self, lease: Lease, progress: str = "", **how: Any) -> LeaseReply:
-        """A heartbeat."""
         return await self.say(c.Heartbeat, lease, progress=progress, **how)  # type: ignore[no-any-return]  # likewise
 
     async def upload(self, lease: Lease, **how: Any) -> LeaseReply:
-        """The work is done, its artifacts are on the way."""
+        """Report that the work is done and its artifacts are being uploaded."""
         return await self.say(c.BeginUpload, lease, **how)  # type: ignore[no-any-return]  # likewise
 
     async def checkpoint(self, lease: Lease, name: str, **how: Any) -> LeaseReply:
-        """A sub-result."""
         return await self.say(c.RecordCheckpoint, lease, name=name, **how)  # type: ignore[no-any-return]  # likewise
 
     async def complete(self, lease: Lease, output: bytes | None = None, **how: Any) -> LeaseReply:
-        """The step succeeded."""
         return await self.say(c.Complete, lease, output=output, **how)  # type: ignore[no-any-return]  # likewise
 
     async def fail(self, lease: Lease, code: str = "STEP_FAILED", **how: Any) -> LeaseReply:
-        """The step failed."""
         return await self.say(c.Fail, lease, code=code, **how)  # type: ignore[no-any-return]  # likewise
 
     async def release(self, lease: Lease, **how: Any) -> LeaseReply:
-        """The step is given back unworked."""
+        """Give the step back without working on it."""
         return await self.say(c.Release, lease, **how)  # type: ignore[no-any-return]  # likewise
 
     async def park(self, lease: Lease, why: str, **how: Any) -> LeaseReply:
-        """The step is given back because the code does not fit."""
+        """Give the step back because the code does not match."""
         return await self.say(c.Park, lease, why=why, **how)  # type: ignore[no-any-return]  # likewise
 
     async def cancel_ack(self, lease: Lease, **how: Any) -> LeaseReply:
-        """The work was stopped."""
+        """Acknowledge a cancel."""
         return await self.say(c.AckCancel, lease, **how)  # type: ignore[no-any-return]  # likewise
 
     async def wait(self, lease: Lease, label: str, **what: Any) -> LeaseReply:
@@ -400,37 +395,37 @@ class World:
         return await self.say(c.OpenWait, lease, label=label, **what)  # type: ignore[no-any-return]  # likewise
 
     async def suspend(self, lease: Lease, *waits: int, **how: Any) -> LeaseReply:
-        """Let go of the lease until one of these waits settles."""
+        """Release the lease until one of these waits settles."""
         return await self.say(c.Suspend, lease, waits=waits, **how)  # type: ignore[no-any-return]  # likewise
 
     async def work_off(self, run: int, worker: str = "bob") -> World:
-        """Claim and complete whatever is ready, until nothing is; every lease must be this run's."""
+        """Claim and complete all ready steps, which must belong to this run."""
         while leases := await self.claims(worker):
             assert leases[0].run_id == run
             await self.complete(leases[0], b"done")
         return self
 
     async def plan_ready(self, run: int, *plan: str | c.StepSpec) -> Any:
-        """The planner's answer."""
+        """Send the planner's plan."""
         return await self.do(
             c.AcceptPlan(run_id=run, plan=plan_of(plan), context=self.context("planner", "system"))
         )
 
     async def plan_failed(self, run: int, code: str = "PLAN_FAILED", message: bytes = b"") -> Any:
-        """The planner gave up."""
+        """Report that planning failed."""
         context = self.context("planner", "system")
         return await self.do(c.FailPlan(run_id=run, code=code, message=message, context=context))
 
     async def add(self, run: int, *plan: str | c.StepSpec) -> Any:
-        """More steps."""
+        """Add steps to the plan."""
         return await self.do(c.AddSteps(run_id=run, plan=plan_of(plan), context=self.context("u_alice")))
 
     async def approve(self, run: int, no: int | None = None, by: str = "u_bob", **how: Any) -> Any:
-        """A person says yes, to the only open question unless `no` names one."""
+        """Approve the only open approval, or the one that `no` names."""
         return await self._decide(run, no, by, approve=True, **how)
 
     async def reject(self, run: int, no: int | None = None, by: str = "u_bob", **how: Any) -> Any:
-        """A person says no."""
+        """Reject the only open approval, or the one that `no` names."""
         return await self._decide(run, no, by, approve=False, **how)
 
     async def _decide(self, run: int, no: int | None, by: str, **how: Any) -> Any:
@@ -440,51 +435,48 @@ class World:
         return await self.do(c.DecideApproval(run_id=run, no=no, approver=by, context=context, **how))
 
     async def revise(self, run: int, no: int, digest: str, **how: Any) -> Any:
-        """What is proposed has changed."""
+        """Change the digest of an open approval."""
         context = self.context("u_alice")
         return await self.do(c.ReviseApproval(run_id=run, no=no, digest=digest, context=context, **how))
 
     async def deliver(self, run: int, name: str, event_id: str = "e-1", **how: Any) -> Any:
-        """Something happened outside."""
+        """Deliver an event to the run."""
         context = self.context("webhook", "webhook")
         return await self.do(c.DeliverEvent(run_id=run, name=name, event_id=event_id, context=context, **how))
 
     async def cancel(self, run: int, **how: Any) -> Any:
-        """Cancel the run."""
         return await self.do(c.RequestCancel(run_id=run, context=self.context("u_alice"), **how))
 
     async def cancel_step(self, run: int, name: str) -> Any:
-        """Cancel one step by hand."""
         return await self.do(c.CancelStep(run_id=run, name=name, context=self.context("u_alice")))
 
     async def revoke(self, lease: Lease) -> Any:
-        """Take a lease away."""
         context = self.context("u_operator")
         return await self.do(c.RevokeLease(run_id=lease.run_id, idx=lease.idx, n=lease.n, context=context))
 
     async def tell(self, command: type[c.RunCommand], run: int, who: str = "u_operator", **how: Any) -> Any:
-        """Any other command about a run."""
+        """Send any other command to a run."""
         return await self.do(command(run_id=run, context=self.context(who), **how))
 
     async def report(self, run: int) -> Any:
-        """What the status reporter says once the world has been told."""
+        """Mark the run as reported, as the status reporter does."""
         context = self.context("system:reporter", "system")
         return await self.do(c.MarkReported(run_id=run, context=context))
 
     async def finished(self, run: int) -> reruns.FinishedRun:
-        """What resume and rerun are made from."""
+        """The rows that resume and rerun use."""
         rows = await self.bundle(run)
         assert rows.spec is not None
         return reruns.FinishedRun(rows.run, rows.spec, rows.steps, rows.checkpoints, rows.payloads)
 
     async def rerun(self, run: int) -> int:
-        """A fresh run of the same plan."""
+        """Rerun a run; the new run's id."""
         old = await self.finished(run)
         request = reruns.build_rerun(old, old, self.orchestrator.new_id("default"), self.context("u_alice"))
         return (await self.orchestrator.create(request)).run_id
 
     async def resume(self, run: int, **settled: Any) -> int:
-        """A new run that goes on where this one ended."""
+        """Resume a run; the new run's id."""
         old = await self.finished(run)
         request = reruns.build_resumed_run(
             old, self.orchestrator.new_id("default"), self.context("u_alice"), **settled
@@ -499,31 +491,26 @@ class World:
         return rows
 
     async def run(self, run: int) -> RunRow:
-        """The run's row."""
         (row,) = await self.read("get_run", run)
         assert isinstance(row, RunRow)
         return row
 
     async def spec(self, run: int) -> RunSpecRow:
-        """What the run was asked to be."""
         (row,) = await self.read("get_spec", run)
         assert isinstance(row, RunSpecRow)
         return row
 
     async def status(self, run: int) -> str:
-        """The run's status."""
         return (await self.run(run)).status
 
     async def steps(self, run: int) -> list[StepRow]:
-        """All steps of a run, in order."""
         return await self.read("steps_of", run)
 
     async def states(self, run: int) -> dict[str, str]:
-        """Every step's state by its name."""
+        """The state of each step, by name."""
         return {row.name: row.state for row in await self.steps(run)}
 
     async def step(self, run: int, name: str = "main") -> StepRow:
-        """One step."""
         return next(row for row in await self.steps(run) if row.name == name)
 
     async def attempts(self, run: int, name: str | None = None) -> list[AttemptRow]:
@@ -535,29 +522,26 @@ class World:
         return [row for row in rows if row.idx == idx]
 
     async def waits(self, run: int) -> list[WaitRow]:
-        """Everything the run waits or waited for."""
+        """All waits of the run, open or not."""
         return await self.read("waits_of", run)
 
     async def approvals(self, run: int) -> list[ApprovalRow]:
-        """The run's questions."""
         return await self.read("approvals_of", run)
 
     async def events(self, run: int) -> list[EventRow]:
-        """The run's history."""
         return await self.read("events_of", run)
 
     async def kinds(self, run: int) -> list[str]:
-        """The kinds of its events."""
         return [event.kind for event in await self.events(run)]
 
     async def noted(self, run: int, kind: str) -> dict[str, Any]:
-        """The context the last event of this kind recorded."""
+        """The context of the run's last event of this kind."""
         event = [event for event in await self.events(run) if event.kind == kind][-1]
         context: dict[str, Any] = decode_body(event).get("context", {})
         return context
 
     async def body(self, run: int, ref: int | None) -> bytes | None:
-        """The payload behind a reference."""
+        """The payload of a reference."""
         if ref is None:
             return None
         (payload,) = await self.read("payload", run, ref)
@@ -565,7 +549,7 @@ class World:
         return found
 
     async def run_ids(self) -> list[int]:
-        """Every run there is."""
+        """The ids of all runs."""
         ids: list[int] = []
         while rows := await self.read("run_ids_after", ids[-1] if ids else 0, 1000):
             ids += [row.run_id for row in rows]
@@ -577,11 +561,11 @@ class World:
         assert found is not None, f"there is no run {run}"
         return found
 
-    # ------------------------------------------------------------------------------- what must not be
+    # ------------------------------------------------------------------------------- checks
 
     @contextlib.asynccontextmanager
     async def refuses(self, code: str) -> AsyncIterator[pytest.ExceptionInfo[TenureError]]:
-        """What is done inside is refused with this code and changes no row of any run."""
+        """Expect that the block is refused with this code and changes no row of any run."""
         before = [await self.bundle(run) for run in await self.run_ids()]
         with pytest.raises(TenureError) as refusal:
             yield refusal
@@ -591,6 +575,6 @@ class World:
         )
 
     async def examine(self) -> None:
-        """Have the doctor look at everything; it must find nothing."""
+        """Run the doctor, which must find nothing."""
         report = await examine_database(self.store)
         assert report.clean, "the doctor found:\n" + "\n".join(map(str, report.violations))

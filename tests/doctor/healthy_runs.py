@@ -1,4 +1,4 @@
-"""Healthy runs of every sort, and the means to forge their history."""
+"""Healthy runs in many states, and functions that forge their history."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ Body = dict[str, Any]
 
 
 def retried(run_id: int = RUN_ID) -> Story:
-    """A job that failed once, was tried again, and succeeded; an optional one failed for good."""
+    """A required job that failed once and then succeeded; an optional job that failed permanently."""
     story = Story(
         run_id=run_id,
         profile="delta-ci",
@@ -55,7 +55,7 @@ def backing_off(run_id: int = RUN_ID) -> Story:
 
 
 def working(run_id: int = RUN_ID) -> Story:
-    """Two steps under way, one ready behind none, one pending."""
+    """Two running steps, one ready, one pending."""
     story = Story(
         run_id=run_id,
         profile="delta-ci",
@@ -73,8 +73,8 @@ def working(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def lost(run_id: int = RUN_ID) -> Story:
-    """The first worker went silent; the second one works."""
+def lease_expired(run_id: int = RUN_ID) -> Story:
+    """The first worker's lease expired; a second worker runs the step."""
     story = Story(
         run_id=run_id, profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)]
     )
@@ -85,8 +85,8 @@ def lost(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def bereft(run_id: int = RUN_ID) -> Story:
-    """The first worker was proven dead before its lease was over; the second one works."""
+def worker_proven_dead(run_id: int = RUN_ID) -> Story:
+    """The first worker was proven dead before its lease ended; a second worker runs the step."""
     story = Story(
         run_id=run_id, profile="delta-ci", plan=[c.StepSpec(name="build", retries=2, lease_seconds=30)]
     )
@@ -99,7 +99,7 @@ def bereft(run_id: int = RUN_ID) -> Story:
 
 
 def asking(run_id: int = RUN_ID) -> Story:
-    """A body that asked two people, was revised, and is suspended on the question, an event and a child."""
+    """A body that asked two people, revised the question, and is suspended on the approval, an event and a child."""
     story = Story(run_id=run_id, timeout_seconds=3600)
     story.claim()
     story.open_wait("main", "deploy", approval=c.ApprovalSpec(people=2, within_seconds=900, digest="aa"))
@@ -116,7 +116,7 @@ def asking(run_id: int = RUN_ID) -> Story:
 
 
 def gated(run_id: int = RUN_ID) -> Story:
-    """A gate that was approved by two people, and the work behind it."""
+    """A gate that two people approved, and a step after it."""
     gate = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec(people=2, within_seconds=900))
     story = Story(run_id=run_id, profile="agent-runs", plan=["write", gate, "send"])
     story.claim("write")
@@ -130,7 +130,7 @@ def gated(run_id: int = RUN_ID) -> Story:
 
 
 def conditional(run_id: int = RUN_ID) -> Story:
-    """A step that was skipped by its condition, and one that waits for the input of its second try."""
+    """A step skipped by its condition, and a step that waits for the input of its second try."""
     story = Story(
         run_id=run_id,
         profile="agent-runs",
@@ -147,8 +147,8 @@ def conditional(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def fed(run_id: int = RUN_ID) -> Story:
-    """A gate behind an event that somebody sent, and labels that somebody changed."""
+def signaled(run_id: int = RUN_ID) -> Story:
+    """A gate after an event that a person sent, with labels that a person changed."""
     gate = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec())
     wait = c.StepSpec(name="news", kind="wait", wait=c.WaitSpec(event="news"))
     story = Story(run_id=run_id, profile="agent-runs", plan=[wait, gate])
@@ -160,7 +160,7 @@ def fed(run_id: int = RUN_ID) -> Story:
 
 
 def canceled(run_id: int = RUN_ID) -> Story:
-    """Canceled while one step was leased, one backed off and one was pending; the holder stopped."""
+    """Canceled while one step was leased, one in backoff and one pending; the worker stopped."""
     story = Story(
         run_id=run_id,
         profile="delta-ci",
@@ -176,25 +176,25 @@ def canceled(run_id: int = RUN_ID) -> Story:
 
 
 def canceling(run_id: int = RUN_ID) -> Story:
-    """Asked to stop; the holder has not answered yet."""
+    """A cancel was requested; the worker has not answered yet."""
     story = Story(run_id=run_id, profile="delta-ci", plan=["one", "two"])
     story.claim("one")
     story.at(2).cancel()
     return story
 
 
-def held_back(run_id: int = RUN_ID) -> Story:
-    """A run that starts later."""
+def delayed(run_id: int = RUN_ID) -> Story:
+    """A run with a delayed start."""
     return Story(run_id=run_id, profile="delta-ci", plan=["one"], not_before=Story.moment(60))
 
 
 def planning(run_id: int = RUN_ID) -> Story:
-    """A run whose planner is at work."""
+    """A run in planning."""
     return Story(run_id=run_id, profile="delta-ci", plan=None)
 
 
 def failed(run_id: int = RUN_ID) -> Story:
-    """A required step failed; the one behind it was skipped."""
+    """A required step failed; its dependent was skipped."""
     story = Story(run_id=run_id, profile="delta-ci", plan=["one", "two"])
     story.claim("one")
     story.at(1).fail("one", retryable=False)
@@ -203,7 +203,7 @@ def failed(run_id: int = RUN_ID) -> Story:
 
 
 def parent(run_id: int = RUN_ID) -> Story:
-    """A finished parent that told its child to stop."""
+    """A finished parent that canceled its child."""
     story = Story(run_id=run_id)
     story.claim()
     story.open_wait("main", "kid", child=c.StartChild(run_id=77, workflow="kid", on_close="cancel"))
@@ -212,7 +212,7 @@ def parent(run_id: int = RUN_ID) -> Story:
     return story
 
 
-def dear(run_id: int = RUN_ID) -> ActStory:
+def with_costs(run_id: int = RUN_ID) -> ActStory:
     """Costs in two currencies, within the budget."""
     story = ActStory(run_id=run_id, budget=100, currency="EUR")
     story.claim()
@@ -223,8 +223,8 @@ def dear(run_id: int = RUN_ID) -> ActStory:
 
 
 def acted(run_id: int = RUN_ID) -> ActStory:
-    """Acts of all sorts: one approved and tried twice, one repeated after a crash, one that a person had called again, one that was
-    taken back; and one of which nobody knows, in a run that was canceled."""
+    """Acts of all kinds in a canceled run: approved and tried twice, repeated after a crash, called again on a person's request, reversed,
+    and with an unknown outcome."""
     story = ActStory(run_id=run_id, compensate=True)
     story.claim()
     asked = story.propose(story.act("a#1"), ASK, question=b"{}").no or 0
@@ -266,7 +266,7 @@ def denied(run_id: int = RUN_ID) -> ActStory:
 
 
 ALL: tuple[Callable[..., Story], ...] = (
-    retried, backing_off, working, lost, asking, gated, fed, conditional, canceled, canceling, held_back, planning, failed, parent, acted, denied, bereft,
+    retried, backing_off, working, lease_expired, asking, gated, signaled, conditional, canceled, canceling, delayed, planning, failed, parent, acted, denied, worker_proven_dead,
 )  # fmt: skip
 
 
@@ -274,7 +274,7 @@ ALL: tuple[Callable[..., Story], ...] = (
 
 
 def rewrite(bundle: RunDump, kind: str, change: Callable[[Body], None], nth: int = 0) -> None:
-    """Change what the nth event of this kind says, and make the chain fit again."""
+    """Change the body of the nth event of this kind, and recompute the chain."""
     event = [event for event in bundle.events if event.kind == kind][nth]
     body = msgspec.json.decode(event.body)
     change(body)
@@ -283,7 +283,7 @@ def rewrite(bundle: RunDump, kind: str, change: Callable[[Body], None], nth: int
 
 
 def rechain(bundle: RunDump) -> None:
-    """Make hashes, version and head fit the events as they are: only the chain's own check is deceived."""
+    """Recompute hashes, version and head from the events, so that the chain's own check passes."""
     head = b""
     for event in bundle.events:
         head = event.hash = history.rehash(event, head, bundle.run.tenant)

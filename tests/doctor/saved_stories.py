@@ -1,4 +1,4 @@
-"""Stories put into a database."""
+"""Writes stories to a database."""
 
 from collections.abc import Generator
 from typing import Any
@@ -9,7 +9,7 @@ from tests.kernel.story import Story
 
 
 async def put(store: Store, *stories: Story) -> None:
-    """Write every row of these stories, as they are by now."""
+    """Write all rows of these stories."""
 
     def save() -> Generator[Query | Save, Any, Saved]:
         saved: Saved = yield _save(stories)
@@ -23,8 +23,8 @@ def _save(stories: tuple[Story, ...]) -> Save:
     rows: dict[str, list[Row]] = {}
     for story in stories:
         bundle = story.bundle()
-        beside = {row.output_ref for row in bundle.checkpoints if row.salt is not None}
-        payloads = [row for row in bundle.payloads if row.ref not in beside]
+        in_checkpoints = {row.output_ref for row in bundle.checkpoints if row.salt is not None}
+        payloads = [row for row in bundle.payloads if row.ref not in in_checkpoints]
         tables: tuple[list[Any], ...] = (
             bundle.steps, bundle.attempts, bundle.checkpoints, bundle.waits, bundle.approvals, bundle.inbox,
             bundle.children, payloads, bundle.events, bundle.outbox, bundle.verdicts, bundle.receipts, bundle.run_spends,

@@ -1,4 +1,4 @@
-"""The doctor's rounds over real databases: clean ones, damaged ones, and ones that change meanwhile."""
+"""The doctor on real databases: clean, damaged, and changing while it reads."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -20,7 +20,7 @@ from tests.kernel.story import RUN_ID, Story
 
 
 def all_stories() -> list[Story]:
-    """One of each sort, with ids of their own."""
+    """One healthy run of each kind, with unique ids."""
     stories = []
     for number, make in enumerate(healthy_runs.ALL):
         story = make(run_id=RUN_ID + number)
@@ -39,7 +39,7 @@ async def opened(store: Any) -> AsyncIterator[Store]:
 
 
 def damage(path: Path, statement: str, *values: Any) -> None:
-    """What no process of ours would do, CHECKs or not."""
+    """Damage the file directly, without CHECK constraints."""
     connection = apsw.Connection(str(path))
     connection.pragma("ignore_check_constraints", True)
     connection.execute(statement, values)
@@ -193,8 +193,8 @@ async def test_two_holders_of_one_concurrency_key_are_found(tmp_path: Path) -> N
         assert (await examine_database(store)).found["I37"] == 1
 
 
-class Restless:
-    """A run that changes whenever it is looked at, so many times."""
+class ChangingRun:
+    """A reader whose run changes at each of the first `times` reads."""
 
     def __init__(self, bundle: RunDump, times: int) -> None:
         self.bundle = bundle
@@ -213,8 +213,8 @@ class Restless:
 async def test_a_run_that_changed_while_it_was_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examination, "TRY_AGAIN_SECONDS", 0)
     bundle = healthy_runs.planning().bundle()
-    found = await load_run_dump(Restless(bundle, times=6), bundle.run.id)
+    found = await load_run_dump(ChangingRun(bundle, times=6), bundle.run.id)
     assert found is not None
     assert found.run == bundle.run
     with pytest.raises(examination.RunKeptChanging):
-        await load_run_dump(Restless(bundle, times=10_000), bundle.run.id)
+        await load_run_dump(ChangingRun(bundle, times=10_000), bundle.run.id)

@@ -1,4 +1,4 @@
-"""Each invariant catches what breaks it: healthy runs are clean, and damaged ones are not."""
+"""Each invariant is violated by its damage: healthy runs are clean, damaged runs are not."""
 
 import copy
 from collections.abc import Callable
@@ -27,7 +27,7 @@ CASES: list[Any] = []
 
 
 def breaks(number: str, story: Callable[[], Story]) -> Callable[[Damage], Damage]:
-    """Register a damage to a healthy run, and the invariant that has to notice it."""
+    """Register a damage to a healthy run, and the invariant that must report it."""
 
     def register(damage: Damage) -> Damage:
         CASES.append(pytest.param(number, story, damage, id=f"{number}-{damage.__name__}"))
@@ -109,7 +109,7 @@ def an_unknown_checkpoint(bundle: RunDump) -> None:
 
 
 @breaks("I2", healthy_runs.retried)
-def an_edge_that_no_table_has(bundle: RunDump) -> None:
+def an_edge_that_is_in_no_table(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         body["edges"][0]["edges"][0] = ["step", "running", "pending", "orchestrator"]
 
@@ -117,7 +117,7 @@ def an_edge_that_no_table_has(bundle: RunDump) -> None:
 
 
 @breaks("I2", healthy_runs.retried)
-def an_edge_that_another_takes(bundle: RunDump) -> None:
+def an_edge_with_another_owner(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         body["edges"][0]["edges"][0][3] = "person"
 
@@ -130,7 +130,7 @@ def edges_that_do_not_connect(bundle: RunDump) -> None:
 
 
 @breaks("I2", healthy_runs.retried)
-def an_edge_of_no_step(bundle: RunDump) -> None:
+def an_edge_without_a_step(bundle: RunDump) -> None:
     rewrite(bundle, "complete", lambda body: body["edges"][0].pop("step"))
 
 
@@ -141,22 +141,22 @@ def a_new_attempt_before_the_last_one_ended(bundle: RunDump) -> None:
 
 
 @breaks("I2", healthy_runs.retried)
-def a_state_the_history_does_not_end_at(bundle: RunDump) -> None:
+def a_state_other_than_the_last_in_the_history(bundle: RunDump) -> None:
     step(bundle, "test").state = "failed"
 
 
-@breaks("I2", healthy_runs.lost)
-def a_lease_the_history_does_not_end_at(bundle: RunDump) -> None:
+@breaks("I2", healthy_runs.lease_expired)
+def a_lease_state_other_than_the_last_in_the_history(bundle: RunDump) -> None:
     attempt(bundle, "build", 1).lease = "revoked"
 
 
-@breaks("I2", healthy_runs.lost)
-def a_claim_without_its_row(bundle: RunDump) -> None:
+@breaks("I2", healthy_runs.lease_expired)
+def a_claim_without_its_attempt(bundle: RunDump) -> None:
     bundle.attempts.pop()
 
 
 @breaks("I2", healthy_runs.gated)
-def an_approval_that_comes_back(bundle: RunDump) -> None:
+def an_approval_that_changes_after_its_decision(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         body["set"]["approval"] = {"1": {"status": "rejected"}}
 
@@ -209,7 +209,7 @@ def an_open_run_with_a_reason(bundle: RunDump) -> None:
     bundle.run.reason = "done"
 
 
-@breaks("I5", healthy_runs.lost)
+@breaks("I5", healthy_runs.lease_expired)
 def a_live_lease_of_an_ended_attempt(bundle: RunDump) -> None:
     attempt(bundle, "build", 1).lease = "active"
 
@@ -251,13 +251,13 @@ def a_step_older_than_its_run(bundle: RunDump) -> None:
     step(bundle, "build").created_at -= 1
 
 
-@breaks("I6", healthy_runs.lost)
+@breaks("I6", healthy_runs.lease_expired)
 def an_attempt_that_ends_before_it_begins(bundle: RunDump) -> None:
     row = attempt(bundle, "build", 1)
     row.ended_at = row.granted_at - 1
 
 
-@breaks("I6", healthy_runs.lost)
+@breaks("I6", healthy_runs.lease_expired)
 def an_attempt_older_than_its_run(bundle: RunDump) -> None:
     attempt(bundle, "build", 1).granted_at = bundle.run.created_at - 1
 
@@ -268,32 +268,32 @@ def a_wait_that_ends_before_it_opens(bundle: RunDump) -> None:
 
 
 @breaks("I10", healthy_runs.planning)
-def planning_for_ever(bundle: RunDump) -> None:
+def planning_without_a_timer(bundle: RunDump) -> None:
     bundle.run.wake_at = None
 
 
-@breaks("I10", healthy_runs.held_back)
-def held_back_for_ever(bundle: RunDump) -> None:
-    bundle.run.wake_at = None
-
-
-@breaks("I10", healthy_runs.working)
-def a_deadline_nobody_watches(bundle: RunDump) -> None:
+@breaks("I10", healthy_runs.delayed)
+def delayed_without_a_timer(bundle: RunDump) -> None:
     bundle.run.wake_at = None
 
 
 @breaks("I10", healthy_runs.working)
-def a_lease_nobody_watches(bundle: RunDump) -> None:
+def a_deadline_without_a_timer(bundle: RunDump) -> None:
+    bundle.run.wake_at = None
+
+
+@breaks("I10", healthy_runs.working)
+def a_lease_without_a_timer(bundle: RunDump) -> None:
     step(bundle, "one").wake_at = None
 
 
 @breaks("I10", healthy_runs.working)
-def a_lease_looked_at_too_late(bundle: RunDump) -> None:
+def a_lease_with_a_late_timer(bundle: RunDump) -> None:
     step(bundle, "one").wake_at = attempt(bundle, "one", 1).expires_at + 1
 
 
 @breaks("I10", healthy_runs.working)
-def a_lease_that_is_not_there(bundle: RunDump) -> None:
+def a_leased_step_without_an_attempt(bundle: RunDump) -> None:
     bundle.attempts = []
 
 
@@ -308,54 +308,54 @@ def claimable_although_paused(bundle: RunDump) -> None:
 
 
 @breaks("I10", healthy_runs.working)
-def a_need_that_never_comes(bundle: RunDump) -> None:
+def a_pending_step_with_too_many_needs_left(bundle: RunDump) -> None:
     step(bundle, "four").needs_left = 2
 
 
 @breaks("I10", healthy_runs.working)
-def pending_for_nothing(bundle: RunDump) -> None:
+def a_pending_step_without_open_needs(bundle: RunDump) -> None:
     step(bundle, "three").dependents = ""
     step(bundle, "four").needs_left = 0
 
 
 @breaks("I10", healthy_runs.canceling)
-def canceling_for_ever(bundle: RunDump) -> None:
+def canceling_without_a_timer(bundle: RunDump) -> None:
     step(bundle, "one").cancel_by = None
 
 
 @breaks("I10", healthy_runs.backing_off)
-def backing_off_for_ever(bundle: RunDump) -> None:
+def backing_off_without_a_timer(bundle: RunDump) -> None:
     step(bundle, "build").wake_at = None
 
 
 @breaks("I10", healthy_runs.asking)
-def waiting_for_nothing(bundle: RunDump) -> None:
+def suspended_on_no_wait(bundle: RunDump) -> None:
     bundle.steps[0].waits_on = ""
 
 
 @breaks("I10", healthy_runs.asking)
-def a_wake_up_that_was_lost(bundle: RunDump) -> None:
+def suspended_on_a_settled_wait(bundle: RunDump) -> None:
     news = next(wait for wait in bundle.waits if wait.label == "news")
     news.state, news.outcome, news.settled_at, news.wake_at = "settled", "received", BEGIN_US, None
 
 
 @breaks("I10", healthy_runs.asking)
-def a_wait_nobody_watches(bundle: RunDump) -> None:
+def a_wait_without_a_timer(bundle: RunDump) -> None:
     bundle.waits[0].wake_at = None
 
 
 @breaks("I10", healthy_runs.asking)
-def a_question_nobody_was_asked(bundle: RunDump) -> None:
+def a_wait_without_its_approval(bundle: RunDump) -> None:
     bundle.approvals = []
 
 
 @breaks("I10", healthy_runs.asking)
-def a_child_that_is_gone(bundle: RunDump) -> None:
+def a_wait_without_its_child(bundle: RunDump) -> None:
     bundle.children = []
 
 
 @breaks("I10", healthy_runs.asking)
-def a_time_that_never_comes(bundle: RunDump) -> None:
+def a_sleep_without_an_end(bundle: RunDump) -> None:
     nap = next(wait for wait in bundle.waits if wait.label == "nap")
     nap.expires_at = nap.wake_at = None
 
@@ -396,7 +396,7 @@ def a_payload_changed_by_hand(bundle: RunDump) -> None:
 
 
 @breaks("I3", healthy_runs.retried)
-def a_payload_from_nowhere(bundle: RunDump) -> None:
+def a_payload_without_an_event(bundle: RunDump) -> None:
     bundle.payloads.append(PayloadRow(bundle.run.id, 99, b"", b""))
 
 
@@ -411,7 +411,7 @@ def an_event_that_cannot_be_read(bundle: RunDump) -> None:
 
 
 @breaks("I3", healthy_runs.retried)
-def an_event_about_something_else(bundle: RunDump) -> None:
+def an_event_that_changes_a_payload(bundle: RunDump) -> None:
     rewrite(bundle, "complete", lambda body: body["set"].update(payload={"1": {"body": "x"}}))
 
 
@@ -432,12 +432,12 @@ def a_missing_last_event(bundle: RunDump) -> None:
 
 
 @breaks("I8", healthy_runs.retried)
-def an_event_of_nobody(bundle: RunDump) -> None:
+def an_event_without_an_actor(bundle: RunDump) -> None:
     bundle.events[0].actor = ""
 
 
 @breaks("I8", healthy_runs.retried)
-def an_event_of_unknown_initiative(bundle: RunDump) -> None:
+def an_event_with_an_unknown_initiator(bundle: RunDump) -> None:
     bundle.events[0].initiator = "fate"
 
 
@@ -451,7 +451,7 @@ def a_claim_without_a_cause(bundle: RunDump) -> None:
     next(event for event in bundle.events if event.kind == "claim").cause = ""
 
 
-@breaks("I8", healthy_runs.lost)
+@breaks("I8", healthy_runs.lease_expired)
 def an_expiry_without_a_cause(bundle: RunDump) -> None:
     next(event for event in bundle.events if event.initiator == "timeout").cause = ""
 
@@ -462,7 +462,7 @@ def an_event_without_a_kind(bundle: RunDump) -> None:
 
 
 @breaks("I8", healthy_runs.retried)
-def an_event_from_the_past(bundle: RunDump) -> None:
+def an_event_older_than_the_last_one(bundle: RunDump) -> None:
     bundle.events[3].at = 1
 
 
@@ -472,12 +472,12 @@ def a_run_with_another_time_than_its_last_event(bundle: RunDump) -> None:
 
 
 @breaks("I39", healthy_runs.parent)
-def a_debt_nobody_committed(bundle: RunDump) -> None:
+def an_outbox_row_without_its_event(bundle: RunDump) -> None:
     bundle.outbox.append(OutboxRow(bundle.run.id, 99, 0, "cancel", 77, b"", BEGIN_US))
 
 
 @breaks("I39", healthy_runs.parent)
-def a_debt_from_another_time(bundle: RunDump) -> None:
+def an_outbox_row_with_another_time(bundle: RunDump) -> None:
     bundle.outbox[0].created_at += 1
 
 
@@ -493,7 +493,7 @@ def an_actor_replaced(bundle: RunDump) -> None:
 
 
 @breaks("I51", healthy_runs.retried)
-def another_head(bundle: RunDump) -> None:
+def another_hash_as_head(bundle: RunDump) -> None:
     bundle.run.head = b"\0" * 32
 
 
@@ -545,12 +545,12 @@ def an_unsafe_checkpoint_that_is_not_counted(bundle: RunDump) -> None:
 
 
 @breaks("I9", healthy_runs.retried)
-def checkpoints_a_step_does_not_know_of(bundle: RunDump) -> None:
+def a_step_that_denies_its_checkpoints(bundle: RunDump) -> None:
     step(bundle, "build").recorded = False
 
 
 @breaks("I9", healthy_runs.retried)
-def checkpoints_a_step_does_not_have(bundle: RunDump) -> None:
+def a_step_that_claims_missing_checkpoints(bundle: RunDump) -> None:
     step(bundle, "test").recorded = True
 
 
@@ -585,22 +585,22 @@ def canceled_without_a_request(bundle: RunDump) -> None:
 
 
 @breaks("I13", healthy_runs.canceled)
-def a_request_no_event_tells_of(bundle: RunDump) -> None:
+def a_cancel_request_without_an_event(bundle: RunDump) -> None:
     rewrite(bundle, "cancel", lambda body: body["set"]["run"][""].pop("cancel_at"))
 
 
 @breaks("I13", healthy_runs.canceled)
-def a_step_canceled_by_something_else(bundle: RunDump) -> None:
+def a_step_canceled_by_another_move(bundle: RunDump) -> None:
     rewrite(bundle, "cancel_ack", lambda body: body["edges"][0].update(move="complete"))
 
 
 @breaks("I13", healthy_runs.canceled)
-def a_step_forced_too_early(bundle: RunDump) -> None:
+def a_step_force_canceled_too_early(bundle: RunDump) -> None:
     rewrite(bundle, "cancel_ack", lambda body: body["edges"][0].update(move="force_cancel"))
 
 
 @breaks("I14", healthy_runs.failed)
-def an_ended_run_that_wakes(bundle: RunDump) -> None:
+def an_ended_run_with_a_timer(bundle: RunDump) -> None:
     bundle.run.wake_at = LATER_US
 
 
@@ -610,7 +610,7 @@ def an_open_step_in_an_ended_run(bundle: RunDump) -> None:
 
 
 @breaks("I14", healthy_runs.failed)
-def a_timer_in_an_ended_run(bundle: RunDump) -> None:
+def a_step_timer_in_an_ended_run(bundle: RunDump) -> None:
     step(bundle, "two").wake_at = LATER_US
 
 
@@ -634,34 +634,34 @@ def a_step_that_started_too_early(bundle: RunDump) -> None:
     step(bundle, "three").dependents = "0"
 
 
-@breaks("I16", healthy_runs.lost)
+@breaks("I16", healthy_runs.lease_expired)
 def a_missing_attempt(bundle: RunDump) -> None:
     del bundle.attempts[0]
 
 
-@breaks("I16", healthy_runs.lost)
+@breaks("I16", healthy_runs.lease_expired)
 def attempts_that_overlap(bundle: RunDump) -> None:
     attempt(bundle, "build", 2).granted_at = BEGIN_US
 
 
-@breaks("I16", healthy_runs.lost)
+@breaks("I16", healthy_runs.lease_expired)
 def more_charged_than_allowed(bundle: RunDump) -> None:
     step(bundle, "build").charged = 4
 
 
-@breaks("I16", healthy_runs.lost)
-def an_attempt_of_no_step(bundle: RunDump) -> None:
+@breaks("I16", healthy_runs.lease_expired)
+def an_attempt_without_a_step(bundle: RunDump) -> None:
     bundle.attempts.append(copy.copy(bundle.attempts[0]))
     bundle.attempts[-1].idx = 9
 
 
-@breaks("I17", healthy_runs.lost)
+@breaks("I17", healthy_runs.lease_expired)
 def an_attempt_after_the_one_that_succeeded(bundle: RunDump) -> None:
     attempt(bundle, "build", 1).state = "succeeded"
 
 
 @breaks("I17", healthy_runs.retried)
-def an_attempt_that_succeeded_for_nothing(bundle: RunDump) -> None:
+def a_failed_step_with_a_succeeded_attempt(bundle: RunDump) -> None:
     step(bundle, "build").state = "failed"
 
 
@@ -694,12 +694,12 @@ def a_retry_while_canceling(bundle: RunDump) -> None:
 
 
 @breaks("I20", healthy_runs.retried)
-def a_wrong_count_of_what_is_done(bundle: RunDump) -> None:
+def a_wrong_count_of_done_steps(bundle: RunDump) -> None:
     bundle.run.steps_done += 1
 
 
 @breaks("I20", healthy_runs.retried)
-def a_count_that_shrinks(bundle: RunDump) -> None:
+def a_count_of_done_steps_that_shrinks(bundle: RunDump) -> None:
     rewrite(bundle, "complete", lambda body: body["set"]["run"][""].update(steps_done=0))
 
 
@@ -712,7 +712,7 @@ def a_run_failed_by_an_optional_step(bundle: RunDump) -> None:
 # ----------------------------------------------------------------------------------------------- leases
 
 
-@breaks("I22", healthy_runs.lost)
+@breaks("I22", healthy_runs.lease_expired)
 def two_live_leases(bundle: RunDump) -> None:
     row = attempt(bundle, "build", 1)
     row.state, row.lease, row.ended_at = "running", "active", None
@@ -729,43 +729,43 @@ def a_lease_of_a_step_that_is_ready(bundle: RunDump) -> None:
 
 
 @breaks("I22", healthy_runs.working)
-def a_lease_that_is_ahead_of_its_step(bundle: RunDump) -> None:
+def an_attempt_ahead_of_its_step(bundle: RunDump) -> None:
     attempt(bundle, "one", 1).state = "uploading"
 
 
-@breaks("I23", healthy_runs.lost)
+@breaks("I23", healthy_runs.lease_expired)
 def a_fence_used_twice(bundle: RunDump) -> None:
     rewrite(bundle, "claim", lambda body: body["edges"][0].update(attempt=1), nth=1)
 
 
-@breaks("I23", healthy_runs.lost)
-def a_fence_moved_by_something_else(bundle: RunDump) -> None:
+@breaks("I23", healthy_runs.lease_expired)
+def a_fence_moved_by_a_checkpoint(bundle: RunDump) -> None:
     rewrite(bundle, "checkpoint", lambda body: body["set"].update(step={"0": {"attempt": 3}}))
 
 
-@breaks("I23", healthy_runs.lost)
+@breaks("I23", healthy_runs.lease_expired)
 def a_fence_moved_by_hand(bundle: RunDump) -> None:
     step(bundle, "build").attempt = 1
 
 
-@breaks("I23", healthy_runs.bereft)
+@breaks("I23", healthy_runs.worker_proven_dead)
 def a_lease_that_expired_before_its_moment(bundle: RunDump) -> None:
     rewrite(bundle, "lease_expired", lambda body: body.pop("context"))
 
 
-@breaks("I23", healthy_runs.bereft)
+@breaks("I23", healthy_runs.worker_proven_dead)
 def a_proof_about_another_holder(bundle: RunDump) -> None:
     rewrite(bundle, "lease_expired", lambda body: body["context"]["dead"].update(attempt=2))
 
 
-@breaks("I23", healthy_runs.bereft)
-def a_death_without_its_proof(bundle: RunDump) -> None:
+@breaks("I23", healthy_runs.worker_proven_dead)
+def a_proven_death_without_its_proof(bundle: RunDump) -> None:
     next(event for event in bundle.events if event.kind == "lease_expired").cause = ""
     rechain(bundle)
 
 
-@breaks("I24", healthy_runs.lost)
-def a_message_of_an_older_self(bundle: RunDump) -> None:
+@breaks("I24", healthy_runs.lease_expired)
+def a_message_with_an_old_fence(bundle: RunDump) -> None:
     rewrite(bundle, "checkpoint", lambda body: body["set"]["checkpoint"]["0/b"].update(n=1), nth=1)
 
 
@@ -775,7 +775,7 @@ def a_message_after_the_expiry(bundle: RunDump) -> None:
     row.expires_at = row.granted_at
 
 
-@breaks("I25", healthy_runs.lost)
+@breaks("I25", healthy_runs.lease_expired)
 def a_stale_message_that_counted(bundle: RunDump) -> None:
     rewrite(bundle, "checkpoint", lambda body: body["set"]["checkpoint"]["0/b"].update(n=1), nth=1)
 
@@ -836,18 +836,18 @@ def a_success_whose_lease_expired(bundle: RunDump) -> None:
     attempt(bundle, "build", 2).lease = "expired"
 
 
-@breaks("I28", healthy_runs.lost)
+@breaks("I28", healthy_runs.lease_expired)
 def a_lost_attempt_whose_lease_was_completed(bundle: RunDump) -> None:
     attempt(bundle, "build", 1).lease = "completed"
 
 
-@breaks("I28", healthy_runs.lost)
+@breaks("I28", healthy_runs.lease_expired)
 def a_lost_attempt_whose_lease_was_canceled(bundle: RunDump) -> None:
     attempt(bundle, "build", 1).lease = "canceled"
 
 
 @breaks("I29", healthy_runs.working)
-def a_lease_nobody_swept(bundle: RunDump) -> None:
+def a_lease_that_was_not_swept(bundle: RunDump) -> None:
     assert attempt(bundle, "one", 1).expires_at < LATER_US
 
 
@@ -875,12 +875,12 @@ def approved_by_too_few(bundle: RunDump) -> None:
 
 
 @breaks("I42", healthy_runs.gated)
-def a_wait_that_was_told_something_else(bundle: RunDump) -> None:
+def a_wait_with_another_outcome_than_its_approval(bundle: RunDump) -> None:
     bundle.approvals[0].status = "rejected"
 
 
 @breaks("I42", healthy_runs.gated)
-def a_gate_that_opened_by_itself(bundle: RunDump) -> None:
+def a_gate_that_opened_without_an_approval(bundle: RunDump) -> None:
     bundle.approvals[0].status = "canceled"
 
 
@@ -919,8 +919,8 @@ def one_person_counted_twice(bundle: RunDump) -> None:
     bundle.approvals[0].votes = "u_bob u_bob"
 
 
-@breaks("I59", healthy_runs.fed)
-def decided_by_whose_event_was_taken_before(bundle: RunDump) -> None:
+@breaks("I59", healthy_runs.signaled)
+def decided_by_the_sender_of_an_event(bundle: RunDump) -> None:
     rewrite(
         bundle,
         "deliver_event",
@@ -928,8 +928,8 @@ def decided_by_whose_event_was_taken_before(bundle: RunDump) -> None:
     )
 
 
-@breaks("I59", healthy_runs.fed)
-def decided_by_who_changed_it_before(bundle: RunDump) -> None:
+@breaks("I59", healthy_runs.signaled)
+def decided_by_the_person_who_changed_the_labels(bundle: RunDump) -> None:
     [event] = [one for one in bundle.events if one.kind == "metadata"]
     event.actor = "u_bob"
     rechain(bundle)
@@ -944,7 +944,7 @@ def decided_twice(bundle: RunDump) -> None:
 
 
 @breaks("I44", healthy_runs.gated)
-def decided_by_nobody(bundle: RunDump) -> None:
+def decided_without_a_decider(bundle: RunDump) -> None:
     bundle.approvals[0].decided_by = None
 
 
@@ -959,7 +959,7 @@ def a_skipped_step_that_was_leased(bundle: RunDump) -> None:
 
 
 @breaks("I61", healthy_runs.conditional)
-def a_run_that_does_not_count_what_it_skipped(bundle: RunDump) -> None:
+def a_run_with_a_wrong_count_of_skipped_steps(bundle: RunDump) -> None:
     bundle.run.steps_skipped = 0
 
 
@@ -970,7 +970,7 @@ def a_skipped_step_with_an_attempt(bundle: RunDump) -> None:
 
 
 @breaks("I61", healthy_runs.conditional)
-def a_skipped_step_that_does_not_say_why(bundle: RunDump) -> None:
+def a_skipped_step_without_its_reason(bundle: RunDump) -> None:
     step(bundle, "label").reason = "done"
 
 
@@ -980,18 +980,18 @@ def a_skipped_step_without_a_condition(bundle: RunDump) -> None:
 
 
 @breaks("I61", healthy_runs.conditional)
-def a_step_that_can_be_claimed_before_its_input_is_made(bundle: RunDump) -> None:
+def a_claimable_step_without_its_resolution(bundle: RunDump) -> None:
     step(bundle, "send").claimable = True
 
 
 @breaks("I61", healthy_runs.gated)
-def a_step_that_succeeded_though_nobody_did_it(bundle: RunDump) -> None:
+def a_succeeded_step_without_an_attempt(bundle: RunDump) -> None:
     step(bundle, "write").attempt = 0
     bundle.attempts = [row for row in bundle.attempts if row.idx != step(bundle, "write").idx]
 
 
 @breaks("I10", healthy_runs.conditional)
-def a_step_that_nobody_makes_the_input_of(bundle: RunDump) -> None:
+def a_step_without_a_pending_resolution(bundle: RunDump) -> None:
     bundle.outbox = [row for row in bundle.outbox if row.topic != "resolve"]
 
 
@@ -1019,7 +1019,7 @@ def claimable_after_the_cancel(bundle: RunDump) -> None:
 
 
 @breaks("I48", healthy_runs.canceled)
-def a_leaseless_step_that_was_left_open(bundle: RunDump) -> None:
+def a_step_without_a_lease_left_open_by_a_cancel(bundle: RunDump) -> None:
     rewrite(bundle, "cancel", lambda body: body["edges"].pop(1))
 
 
@@ -1065,12 +1065,12 @@ def an_approval_of_another_tenant(bundle: RunDump) -> None:
 
 
 @breaks("I50", healthy_runs.asking)
-def rows_of_a_step_that_is_not_there(bundle: RunDump) -> None:
+def rows_of_a_missing_step(bundle: RunDump) -> None:
     bundle.waits[0].idx = bundle.children[0].idx = 9
 
 
 @breaks("I50", healthy_runs.retried)
-def a_checkpoint_of_a_step_that_is_not_there(bundle: RunDump) -> None:
+def a_checkpoint_of_a_missing_step(bundle: RunDump) -> None:
     bundle.checkpoints[0].idx = 9
 
 
@@ -1096,7 +1096,7 @@ def a_run_that_waits_for_nothing(bundle: RunDump) -> None:
 
 
 def test_a_waiting_run_is_healthy() -> None:
-    for story in (healthy_runs.asking, healthy_runs.backing_off, healthy_runs.held_back, healthy_runs.failed):
+    for story in (healthy_runs.asking, healthy_runs.backing_off, healthy_runs.delayed, healthy_runs.failed):
         assert story().violations(settled=True) == []
     paused = healthy_runs.working()
     paused.release("one")
@@ -1213,12 +1213,12 @@ def an_unknown_receipt(bundle: RunDump) -> None:
 
 
 @breaks("I2", healthy_runs.acted)
-def a_receipt_that_is_not_where_its_history_ends(bundle: RunDump) -> None:
+def a_receipt_state_other_than_the_last_in_the_history(bundle: RunDump) -> None:
     receipt(bundle, "b#1").state = "failed"
 
 
 @breaks("I2", healthy_runs.acted)
-def an_edge_that_no_receipt_has(bundle: RunDump) -> None:
+def an_edge_that_is_not_in_the_receipt_table(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         body["edges"][0]["edges"][0][2] = "reversed"
 
@@ -1235,13 +1235,13 @@ def a_spend_that_was_changed(bundle: RunDump) -> None:
     bundle.run_spends[0].spent = 7
 
 
-@breaks("I3", healthy_runs.dear)
+@breaks("I3", healthy_runs.with_costs)
 def a_cost_that_was_changed(bundle: RunDump) -> None:
     bundle.cost_lines[0].micros -= 40
 
 
-@breaks("I3", healthy_runs.dear)
-def costs_that_the_spend_does_not_have(bundle: RunDump) -> None:
+@breaks("I3", healthy_runs.with_costs)
+def costs_that_differ_from_the_run_spend(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         body["set"]["run_spend"][""]["spent"] = 40
 
@@ -1250,7 +1250,7 @@ def costs_that_the_spend_does_not_have(bundle: RunDump) -> None:
 
 
 @breaks("I5", healthy_runs.acted)
-def a_settled_receipt_without_its_moment(bundle: RunDump) -> None:
+def a_settled_receipt_without_its_time(bundle: RunDump) -> None:
     receipt(bundle, "b#1").settled_at = None
 
 
@@ -1267,7 +1267,7 @@ def a_receipt_that_was_never_intended(bundle: RunDump) -> None:
 
 
 @breaks("I36", healthy_runs.acted)
-def a_receipt_that_was_settled_as_it_was_intended(bundle: RunDump) -> None:
+def a_receipt_settled_in_the_commit_of_its_intent(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         no = int(next(iter(body["set"]["receipt"])))
         edge = ["receipt", "intent", "succeeded", "orchestrator"]
@@ -1297,7 +1297,7 @@ def a_call_that_was_repeated_without_being_safe(bundle: RunDump) -> None:
 
 
 @breaks("I38", healthy_runs.acted)
-def a_call_again_that_no_person_wanted(bundle: RunDump) -> None:
+def a_call_repeated_without_a_persons_decision(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         body["edges"][0]["move"] = "repeat"
 
@@ -1370,7 +1370,7 @@ def an_error_that_allows(bundle: RunDump) -> None:
 
 
 @breaks("I41", healthy_runs.denied)
-def a_denial_after_which_the_step_went_on(bundle: RunDump) -> None:
+def a_denial_that_did_not_end_the_step(bundle: RunDump) -> None:
     rewrite(bundle, "propose_act", lambda body: body.pop("edges"))
 
 
@@ -1401,17 +1401,17 @@ def an_approval_used_twice(bundle: RunDump) -> None:
 
 
 @breaks("I42", healthy_runs.acted)
-def an_approval_used_by_nobody_who_knows_of_it(bundle: RunDump) -> None:
+def an_approval_used_by_a_receipt_that_does_not_name_it(bundle: RunDump) -> None:
     bundle.approvals[0].used_no = receipt(bundle, "b#1").no
 
 
 @breaks("I43", healthy_runs.acted)
-def approved_by_somebody_behind_the_run(bundle: RunDump) -> None:
+def approved_by_an_involved_person(bundle: RunDump) -> None:
     rewrite(bundle, "create", lambda body: body["set"]["run_spec"][""].update(involved="person:bob"))
 
 
 @breaks("I43", healthy_runs.acted)
-def settled_by_somebody_behind_the_run(bundle: RunDump) -> None:
+def settled_by_an_involved_person(bundle: RunDump) -> None:
     def change(body: Body) -> None:
         for columns in body["set"]["receipt"].values():
             columns["settled_by"] = "u_alice"
@@ -1433,7 +1433,7 @@ def a_receipt_of_another_tenant(bundle: RunDump) -> None:
 
 
 def artifact(bundle: RunDump, n: int, *, late: bool, events: int, seconds: float) -> ArtifactRow:
-    """A file of an attempt of `build`, recorded when the run had so many events."""
+    """An artifact of an attempt of `build`, recorded when the run had this many events."""
     held, run = attempt(bundle, "build", n), bundle.run
     row = ArtifactRow(
         run.id, "app.tar", held.idx, n, late, run.tenant, "build", held.owner, 1, "sha256:" + "0" * 64, "text/plain",
@@ -1453,17 +1453,17 @@ def test_timely_and_late_files_are_healthy() -> None:
 
 
 @breaks("I56", healthy_runs.retried)
-def a_file_of_an_ended_lease_that_is_not_marked(bundle: RunDump) -> None:
+def a_late_file_that_is_not_marked_late(bundle: RunDump) -> None:
     artifact(bundle, 2, late=False, events=bundle.run.version, seconds=601.5)
 
 
 @breaks("I56", healthy_runs.retried)
-def a_file_in_time_that_is_marked_late(bundle: RunDump) -> None:
+def a_timely_file_that_is_marked_late(bundle: RunDump) -> None:
     artifact(bundle, 1, late=True, events=2, seconds=1)
 
 
 @breaks("I56", healthy_runs.retried)
-def a_file_of_somebody_without_the_lease(bundle: RunDump) -> None:
+def a_file_of_a_worker_without_the_lease(bundle: RunDump) -> None:
     artifact(bundle, 1, late=False, events=2, seconds=1).worker = "w_stranger"
 
 

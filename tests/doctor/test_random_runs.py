@@ -1,4 +1,4 @@
-"""Runs driven at random through everything a run can be told: whatever happens, the doctor finds nothing.
+"""Runs driven by random commands: the doctor never finds a violation.
 
 A failure prints the seed; `wander(SEED)` in a shell replays it.
 """
@@ -56,7 +56,7 @@ def _random_plan(chance: random.Random, profile: str) -> list[str | c.StepSpec] 
 
 
 class Wanderer:
-    """One story and the chance that drives it."""
+    """A story driven by a random generator."""
 
     def __init__(self, seed: int) -> None:
         self.chance = chance = random.Random(seed)
@@ -89,11 +89,11 @@ class Wanderer:
             except TenureError:
                 continue
             except (IndexError, StopIteration):
-                continue  # nothing to do that to
+                continue  # the command has no target
         self.finish()
 
     def finish(self) -> None:
-        """Faults stop: time goes on, nobody works, everybody is asked to stop."""
+        """End the story without faults: request a cancel, let time pass, and sweep."""
         story = self.story
         if not story.finished:
             story.cancel()
@@ -110,7 +110,7 @@ class Wanderer:
         return self.step("leased", "starting", "running", "uploading", "canceling")
 
     def how(self, step: str) -> dict[str, Any]:
-        """Now and then an older self speaks, or somebody repeats himself."""
+        """Sometimes an older attempt, sometimes a repeated number."""
         n = self.story.step(step).attempt
         if n > 1 and self.chance.random() < 0.1:
             return {"n": n - 1}

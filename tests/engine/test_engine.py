@@ -15,7 +15,7 @@ from tenure.kernel.run_rows import Cap
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.reads.payloads import decode_payload
 from tests.engine.stage import queues, stage
-from tests.profiles.custom import OURS, bring, having
+from tests.profiles.custom import OURS, profiles_in_use, use_profiles
 
 BUILD = StepSpec(name="build")
 NOBODY = "run_2026-02-14_080000_abc123"
@@ -385,17 +385,17 @@ async def test_retention_deletes_only_runs_that_ended_before(
 
 
 async def test_retention_keeps_runs_with_unknown_profiles(url: str) -> None:
-    with having(OURS):
+    with profiles_in_use(OURS):
         async with stage(url) as engine:
             theirs = await engine.create("w", [BUILD], profile="ours")
             for run in (theirs, await engine.create("w", [BUILD])):
                 await engine.cancel(run)
             await engine.later(3600)
             limit = datetime.fromtimestamp((await engine.store.read("now"))[0].now_us / 1e6, UTC)
-            bring()
+            use_profiles()
             assert await engine.runs.delete_finished(limit) == 1
             assert [line.id for line in await engine.runs.list()] == [theirs]
-            bring(OURS)
+            use_profiles(OURS)
             assert await engine.runs.delete_finished(limit) == 1
 
 

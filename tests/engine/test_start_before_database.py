@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 
 from tenure.engine import Engine
-from tests.conformance.tcp_proxy import Wire
+from tests.conformance.tcp_proxy import TcpProxy
 
 
 async def test_an_engine_starts_even_if_an_answer_of_its_database_is_lost(postgres_dsn: str) -> None:
-    async with Wire(postgres_dsn).strung() as wire:
+    async with TcpProxy(postgres_dsn).serve() as wire:
         for number in itertools.count(1):
             wire.cuts = 0
             wire.cut_before_an_answer(number)

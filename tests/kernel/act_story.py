@@ -1,10 +1,10 @@
-"""`ActStory`: a story whose run does something to the world, in a tenant with a policy and with people.
+"""`ActStory`: a story whose run acts on other systems, in a tenant with a policy and people.
 
 Laws:
-1. Version 1 of a policy is active, nothing is frozen, and bob, carol and dave are people (`person:bob`); a test changes `governance`,
-   `caps` and `people` as it likes, at any time.
-2. `held` are receipts of other runs that hold their keys.
-3. What a ruling says is the test's; an act of the same label and fields has the same digest.
+1. Version 1 of a policy is active, nothing is frozen, and bob, carol and dave are people (`person:bob`). A test may change
+   `governance`, `caps` and `people` at any time.
+2. `held` has receipts of other runs that hold their keys.
+3. The test chooses the rulings. Acts with the same label and fields have the same digest.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenure.kernel.identity_rows import PersonRow, UnconfirmedPerson
 from tenure.kernel.run_rows import Cap
 from tenure.kernel.separation_of_duties import LinkedPeople
 from tenure.kernel.snapshot import GovernanceFacts
-from tests.kernel.story import Story, Whole
+from tests.kernel.story import CompleteSnapshot, Story
 
 ALLOW = Ruling(version=1, outcome="allow", rules='[["writes","allow"]]')
 ASK = Ruling(version=1, outcome="needs_approval", tier="med", people=1)
@@ -31,19 +31,19 @@ DENY = Ruling(version=1, outcome="deny", rules='[["never","deny"]]', why="a rule
 
 
 def governance(version: int = 1, frozen: tuple[str, ...] = ()) -> GovernanceRow:
-    """What holds for the tenant."""
+    """The tenant's policy version and freezes."""
     held = msgspec.json.encode(dict.fromkeys(frozen, "person:cyd")).decode()
     return GovernanceRow("acme", version, None, None, held, "{}", 1, 0)
 
 
 def person(name: str, *groups: str, closed_at: int | None = None) -> PersonRow:
-    """Somebody of the tenant's."""
+    """A person of the tenant."""
     encoded = msgspec.json.encode(groups).decode()
     return PersonRow("acme", name, name, '["approver"]', encoded, None, None, None, 0, closed_at=closed_at)
 
 
-class _World(Whole):
-    """A snapshot that knows what governs the tenant."""
+class _World(CompleteSnapshot):
+    """A snapshot with the governance facts of a story."""
 
     __slots__ = ("story",)
     story: ActStory
@@ -126,7 +126,7 @@ class ActStory(Story):
         n: int | None = None,
         **how: Any,
     ) -> ActReply:
-        """Record a ruling that does not allow."""
+        """Record a ruling that does not allow the act."""
         return self._speak(a.ProposeAct, step, n, act=act or self.act(), ruling=ruling, **how)
 
     def intend(
@@ -139,7 +139,6 @@ class ActStory(Story):
         call_seconds: float = 10.0,
         **how: Any,
     ) -> ActReply:
-        """Intend a call."""
         how.setdefault("request", b'{"target":{},"fields":{"label":"bug"}}')
         return self._speak(
             a.IntendAct, step, n, act=act or self.act(), ruling=ruling, call_seconds=call_seconds, **how
@@ -148,31 +147,30 @@ class ActStory(Story):
     def repeat(
         self, no: int, *, step: str = "main", n: int | None = None, call_seconds: float = 10.0
     ) -> ActReply:
-        """Intend a call again."""
+        """Intend an open call again."""
         return self._speak(a.RepeatAct, step, n, no=no, call_seconds=call_seconds)
 
     def settle(
         self, no: int, state: str, *, step: str = "main", n: int | None = None, **how: Any
     ) -> ActReply:
-        """What became of a call."""
+        """Record the outcome of a call."""
         return self._speak(a.SettleAct, step, n, no=no, state=state, **how)
 
     def settle_by(self, person: str, no: int, how: str, **more: Any) -> Any:
-        """A person says how it ended."""
+        """Settle a receipt as a person."""
         context = self._by(person)
         return self.do(
             a.SettleReceipt(run_id=self.run_id, no=no, how=how, person=person, context=context, **more)  # type: ignore[arg-type]  # the kernel's words
         )
 
     def reversed_by(self, no: int, run: int, by: int = 1) -> Any:
-        """Another run has taken it back."""
+        """Report that another run has reversed the act."""
         context = self._by("system:outbox", "system")
         return self.do(a.MarkReversed(run_id=self.run_id, no=no, by_run=run, by_no=by, context=context))
 
     # -------------------------------------------------------------------------------------- questions
 
     def receipt(self, no: int) -> ReceiptRow:
-        """A receipt."""
         return self.snap.receipts[no]
 
     @property
@@ -182,5 +180,5 @@ class ActStory(Story):
 
     @property
     def run_spend(self) -> RunSpendRow:
-        """What the run has spent and written."""
+        """The run's costs and number of writes."""
         return self.snap.find_run_spend()

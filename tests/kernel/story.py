@@ -1,4 +1,4 @@
-"""`Story`: one run driven through `decide` in memory, with a clock that is set by hand.
+"""`Story`: one run driven through `decide` in memory, with a clock that only the test moves.
 
     story = Story(profile="delta-ci", plan=["build", "test"])
     story.claim("build", worker="w1")
@@ -6,13 +6,13 @@
     assert story.step("test").state == "ready"
 
 Laws:
-1. Everything about the run is known: no decision ever has to load anything.
-2. Nothing is random: salts are counted, and `story.jitter` is what chance answers (0.0: nominal delays).
-3. A message gets its sequence number by itself and speaks for the step's newest attempt, unless `n` or
-   `seq` say otherwise (`again=True` repeats the last number).
-4. After every decision the run is examined (`check_run`); a violation fails the test where it arose.
-5. Questions return what they ask for, commands return the kernel's answer, and what moves time returns the
-   story itself: `story.at("10:00:31").sweep().claim("build")`.
+1. The snapshot is complete: no decision raises `NotLoaded`.
+2. Nothing is random: salts are counted, and `story.jitter` is the random number (0.0: nominal delays).
+3. A message is numbered automatically and comes from the step's newest attempt, unless the test passes `n` or
+   `seq` (`again=True` repeats the last number).
+4. The run is examined after every decision (`check_run`), so a violation fails the test immediately.
+5. Commands return the kernel's answer. Methods that move time return the
+   story: `story.at("10:00:31").sweep().claim("build")`.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ TIMER = c.Context("system:sweeper", "timeout", "timer:test")
 
 
 class _Everything(set[Key]):
-    """Whatever is looked up has been looked up."""
+    """A set that contains every key, so that nothing counts as not loaded."""
 
     def __contains__(self, key: object) -> bool:
         return True
 
 
-class Whole(Snapshot):
-    """A snapshot to which everything is known."""
+class CompleteSnapshot(Snapshot):
+    """A snapshot that has everything loaded."""
 
     __slots__ = ()
 
@@ -85,7 +85,7 @@ class Whole(Snapshot):
 
 
 class Dice:
-    """Chance that is not: salts are counted, numbers are what the story says."""
+    """A random generator without randomness: it counts its salts, and the story sets its numbers."""
 
     def __init__(self) -> None:
         self.number = 0.0
@@ -100,12 +100,12 @@ class Dice:
 
 
 def plan_of(plan: Plan) -> tuple[c.StepSpec, ...]:
-    """Steps as commands want them: a bare name is a step of work."""
+    """Steps as commands expect them: a bare name is a step of work."""
     return tuple(c.StepSpec(name=step) if isinstance(step, str) else step for step in plan)
 
 
 class Story:
-    """See the laws above. Keyword arguments that are not named here go to CreateRun."""
+    """See the laws above. Other keyword arguments go to CreateRun."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Story:
         self.outbox: list[OutboxRow] = []
         self.stale: dict[tuple[int, int, str], StaleMessageRow] = {}
         self.deleted = False
-        self.snap = Whole(run_id)
+        self.snap = CompleteSnapshot(run_id)
         self.snap.payloads = self.payloads
         self.snap.caps = {cap.scope: cap for cap in caps}
         if facts is not None:
@@ -153,7 +153,7 @@ class Story:
     # ------------------------------------------------------------------------------------------ time
 
     def at(self, moment: float | str) -> Story:
-        """Go to a moment: seconds since the story began, or a time of its day ("10:00:31")."""
+        """Move to a time: seconds since the story began, or a time of its day ("10:00:31")."""
         if isinstance(moment, str):
             day = datetime.strptime(f"{BEGIN:%Y-%m-%d} {moment}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
             self.now = us(day.timestamp())
@@ -173,11 +173,11 @@ class Story:
 
     @staticmethod
     def moment(seconds: float) -> int:
-        """A moment of the story as the kernel counts time."""
+        """A time of the story in microseconds."""
         return BEGIN_US + us(seconds)
 
     def sweep(self) -> Story:
-        """Tick everything whose moment has come, as the sweeper would; also what becomes due by that."""
+        """Tick every due timer, as the sweeper does, including those that become due by it."""
         for _ in range(1000):
             due = self._due()
             if not due:
@@ -186,7 +186,7 @@ class Story:
                 self.tick(entity, at)
             if self._due() == due:
                 raise AssertionError(f"ticks that change nothing: {due}")
-        raise AssertionError("the sweep does not come to an end")
+        raise AssertionError("the sweep does not end")
 
     def _due(self) -> list[tuple[str, int]]:
         run = self.run
@@ -200,7 +200,7 @@ class Story:
         return due
 
     def tick(self, entity: str, at: int = 0) -> Any:
-        """One moment has come: of the run, a step (by index) or a wait (by number)."""
+        """Tick the timer of the run, of a step (by index) or of a wait (by number)."""
         if entity == "run" and self.run.planned and self.run.admitted_at is None:
             return self.admit()
         kind: Literal["run", "step", "wait"] = entity  # type: ignore[assignment]  # checked by the kernel
@@ -209,7 +209,7 @@ class Story:
     # -------------------------------------------------------------------------------------- decisions
 
     def do(self, command: c.Command) -> Any:
-        """Decide a command and take over what it changed; the answer, or the TenureError that refused it."""
+        """Decide a command and apply its changes; the answer, or the TenureError of a refusal."""
         decision = decide(self.snap, command, self.now, self.dice)
         self.decisions.append(decision)
         if decision.run is not None:
@@ -233,7 +233,7 @@ class Story:
 
     @contextlib.contextmanager
     def refuses(self, code: str) -> Iterator[None]:
-        """What is done inside is refused with this code, and changes no row (a stale record apart)."""
+        """Expect that the block is refused with this code and changes no row (except a stale-message record)."""
         before = self.bundle().copied()
         with pytest.raises(TenureError) as refusal:
             yield
@@ -241,16 +241,16 @@ class Story:
         assert self.bundle() == before, "a refusal changed something"
 
     def check(self, *, settled: bool = False) -> None:
-        """Fail if any invariant does not hold."""
+        """Fail if any invariant is violated."""
         found = self.violations(settled=settled)
         assert not found, "\n".join(map(str, found))
 
     def violations(self, *, settled: bool = False) -> list[Violation]:
-        """What the doctor says about the run."""
+        """The doctor's findings about the run."""
         return check_run(self.bundle(), settled=settled, now=self.now)
 
     def bundle(self) -> RunDump:
-        """All rows of the run; the story's own, so copy before you damage them."""
+        """All rows of the run. They are the story's own rows, so copy them before you damage them."""
         snap = self.snap
         kept = dict(self.payloads)
         for row in snap.checkpoints.values():
@@ -276,10 +276,10 @@ class Story:
         )
 
     def fork(self) -> Story:
-        """A story that goes on from here by itself, for "what if it had come the other way round"."""
+        """An independent copy of the story, to compare two orders of events."""
         other = copy.copy(self)
         other.dice = copy.copy(self.dice)
-        other.snap = Whole(self.run_id)
+        other.snap = CompleteSnapshot(self.run_id)
         for name in ("run", "spec", "facts", "caps"):
             setattr(other.snap, name, copy.copy(getattr(self.snap, name)))
         for table, rows in self.snap.place.items():
@@ -293,48 +293,41 @@ class Story:
 
     @property
     def run(self) -> RunRow:
-        """The run's row."""
         assert self.snap.run is not None
         return self.snap.run
 
     @property
     def spec(self) -> RunSpecRow:
-        """What the run was asked to be."""
         return self.snap.find_spec()
 
     @property
     def status(self) -> str:
-        """The run's status."""
         return self.run.status
 
     @property
     def finished(self) -> bool:
-        """Whether the run has ended."""
         return self.status in CLOSED_RUN
 
     @property
     def steps(self) -> list[StepRow]:
-        """All steps, in order."""
         return [self.snap.steps[idx] for idx in sorted(self.snap.steps)]
 
     @property
     def states(self) -> dict[str, str]:
-        """Every step's state by its name."""
+        """The state of each step, by name."""
         return {step.name: step.state for step in self.steps}
 
     def step(self, name: str) -> StepRow:
-        """A step by its name."""
         found = self.snap.find_named_step(name)
         assert found is not None, f"there is no step {name!r}"
         return found
 
     def attempt(self, name: str, n: int | None = None) -> AttemptRow:
-        """A step's newest attempt, or the n-th."""
+        """A step's newest attempt, or its n-th."""
         step = self.step(name)
         return self.snap.attempts[step.idx, step.attempt if n is None else n]
 
     def attempts(self, name: str) -> list[AttemptRow]:
-        """All attempts of a step."""
         idx = self.step(name).idx
         return [row for key, row in sorted(self.snap.attempts.items()) if key[0] == idx]
 
@@ -363,7 +356,7 @@ class Story:
 
     @property
     def moves(self) -> list[tuple[str, str]]:
-        """(step, move) in the order they were made."""
+        """The (step, move) pairs, in order."""
         from tenure.kernel.history import decode_body
 
         names = {step.idx: step.name for step in self.steps}
@@ -375,11 +368,11 @@ class Story:
         ]
 
     def owed(self, topic: str) -> list[OutboxRow]:
-        """What the run owes to others under this topic."""
+        """The run's outbox rows with this topic."""
         return [row for row in self.outbox if row.topic == topic]
 
     def body(self, ref: int | None) -> bytes | None:
-        """The payload behind a reference."""
+        """The payload of a reference."""
         return None if ref is None else self.payloads[ref].body
 
     # ------------------------------------------------------------------------------ plans and admission
@@ -389,21 +382,21 @@ class Story:
         return c.Context(who, initiator, f"cause-{self._causes}")
 
     def plan_ready(self, *plan: str | c.StepSpec) -> Any:
-        """The planner's answer."""
+        """Send the planner's plan."""
         return self.do(c.AcceptPlan(run_id=self.run_id, plan=plan_of(plan), context=self._by("w_planner")))
 
     def plan_failed(self, code: str = "PLAN_FAILED", message: bytes = b"") -> Any:
-        """The planner gave up."""
+        """Report that planning failed."""
         return self.do(
             c.FailPlan(run_id=self.run_id, code=code, message=message, context=self._by("w_planner"))
         )
 
     def add_steps(self, *plan: str | c.StepSpec) -> Any:
-        """More steps."""
+        """Add steps to the plan."""
         return self.do(c.AddSteps(run_id=self.run_id, plan=plan_of(plan), context=self._by("u_alice")))
 
     def admit(self) -> Any:
-        """Look again whether the run may begin; `story.snap.facts` is what admission finds."""
+        """Decide again whether the run may start. `story.snap.facts` has the facts for admission."""
         return self.do(c.Admit(run_id=self.run_id, gate_tenant=self.run.tenant, context=TIMER))
 
     # ----------------------------------------------------------------------------------------- leases
@@ -411,7 +404,7 @@ class Story:
     def claim(
         self, name: str = "main", worker: str = "w_1", *, ack: bool = True, session: int | None = None
     ) -> Lease:
-        """Take a step's lease."""
+        """Lease a step."""
         command = c.ClaimStep(
             run_id=self.run_id,
             idx=self.step(name).idx,
@@ -422,7 +415,7 @@ class Story:
         return lease
 
     def holder_dies(self, name: str = "main", *, session: int, n: int | None = None) -> bool:
-        """The process of a step's holder is proven dead; whether its lease has ended with that."""
+        """Report that the holder's process is proven dead; whether its lease ended."""
         row = self.step(name)
         context = c.Context("system:process-watch", "system", "process is gone: pid 1")
         command = c.ExpireDeadLease(
@@ -441,7 +434,7 @@ class Story:
         again: bool = False,
         **fields: Any,
     ) -> Any:
-        """Any message of a lease's holder; see law 3."""
+        """Send any message of a lease's holder; see law 3."""
         row = self.step(step)
         n = row.attempt if n is None else n
         last = self._seqs.get((row.idx, n), 0)
@@ -454,49 +447,47 @@ class Story:
         return self.do(message(run_id=self.run_id, idx=row.idx, n=n, seq=seq, context=context, **fields))
 
     def ack(self, step: str = "main", **how: Any) -> LeaseReply:
-        """The runner has the lease."""
+        """Acknowledge the lease."""
         return self.say(c.AckLease, step, **how)  # type: ignore[no-any-return]  # messages are answered with a Reply
 
     def beat(self, step: str = "main", progress: str = "", **how: Any) -> LeaseReply:
-        """A heartbeat."""
         return self.say(c.Heartbeat, step, progress=progress, **how)  # type: ignore[no-any-return]  # likewise
 
     def upload(self, step: str = "main", **how: Any) -> LeaseReply:
-        """The work is done, its artifacts are on the way."""
+        """Report that the work is done and its artifacts are being uploaded."""
         return self.say(c.BeginUpload, step, **how)  # type: ignore[no-any-return]  # likewise
 
     def checkpoint(self, step: str, name: str, **how: Any) -> LeaseReply:
-        """Record a sub-result (`state`, `output`, `resumable`, `idempotent`, ... as in RecordCheckpoint)."""
+        """Record a checkpoint (`state`, `output`, `resumable`, `idempotent`, ... as in RecordCheckpoint)."""
         return self.say(c.RecordCheckpoint, step, name=name, **how)  # type: ignore[no-any-return]  # likewise
 
     def complete(self, step: str = "main", output: bytes | None = None, **how: Any) -> LeaseReply:
-        """The step succeeded."""
         return self.say(c.Complete, step, output=output, **how)  # type: ignore[no-any-return]  # likewise
 
     def fail(self, step: str = "main", code: str = "STEP_FAILED", **how: Any) -> LeaseReply:
-        """The step failed (`retryable`, `message` as in Fail)."""
+        """Fail the step (`retryable`, `message` as in Fail)."""
         return self.say(c.Fail, step, code=code, **how)  # type: ignore[no-any-return]  # likewise
 
     def release(self, step: str = "main", **how: Any) -> LeaseReply:
-        """Give the step back unworked."""
+        """Give the step back without working on it."""
         return self.say(c.Release, step, **how)  # type: ignore[no-any-return]  # likewise
 
     def resolve(self, step: str, body: bytes | None = b"{}", *, n: int | None = None, **how: Any) -> Any:
-        """The step's template was evaluated, for its next try."""
+        """Resolve the step's template for its next try."""
         row = self.step(step)
         made = c.Resolution(idx=row.idx, n=row.attempt + 1 if n is None else n, input=body, **how)
         return self.do(c.ResolveSteps(run_id=self.run_id, steps=(made,), context=self._by("system:outbox")))
 
     def park(self, step: str = "main", why: str = "step two differs", **how: Any) -> LeaseReply:
-        """Give the step back because the code does not fit."""
+        """Give the step back because the code does not match."""
         return self.say(c.Park, step, why=why, **how)  # type: ignore[no-any-return]  # likewise
 
     def cancel_ack(self, step: str = "main", **how: Any) -> LeaseReply:
-        """The work was stopped as requested."""
+        """Acknowledge a cancel."""
         return self.say(c.AckCancel, step, **how)  # type: ignore[no-any-return]  # likewise
 
     def revoke(self, step: str = "main", n: int | None = None) -> Any:
-        """Take a lease away by hand."""
+        """Revoke a lease."""
         row = self.step(step)
         return self.do(
             c.RevokeLease(
@@ -516,16 +507,15 @@ class Story:
         return self.say(c.OpenWait, step, label=label, **what)  # type: ignore[no-any-return]  # likewise
 
     def suspend(self, step: str, *waits: int | str, **how: Any) -> LeaseReply:
-        """Let go of the lease until one of these waits (by number or label) settles."""
+        """Release the lease until one of these waits (by number or label) settles."""
         numbers = tuple(self.wait(w).no if isinstance(w, str) else w for w in waits)
         return self.say(c.Suspend, step, waits=numbers, **how)  # type: ignore[no-any-return]  # likewise
 
     def approve(self, which: int | str, by: str = "u_bob", **how: Any) -> Any:
-        """A person says yes (`revision`, `digest`, `reason`)."""
+        """Approve an approval (`revision`, `digest`, `reason`)."""
         return self._decide(which, by, approve=True, **how)
 
     def reject(self, which: int | str, by: str = "u_bob", **how: Any) -> Any:
-        """A person says no."""
         return self._decide(which, by, approve=False, **how)
 
     def _decide(self, which: int | str, by: str, *, approve: bool, **how: Any) -> Any:
@@ -542,14 +532,14 @@ class Story:
         )
 
     def revise(self, which: int | str, digest: str, **how: Any) -> Any:
-        """What is proposed has changed."""
+        """Change the digest of an open approval."""
         no = which if isinstance(which, int) else self.wait(which).no
         return self.do(
             c.ReviseApproval(run_id=self.run_id, no=no, digest=digest, context=self._by("u_alice"), **how)
         )
 
     def deliver(self, name: str, event_id: str = "", payload: bytes | None = None, source: str = "") -> Any:
-        """Something happened outside."""
+        """Deliver an event to the run."""
         context = self._by("webhook", "webhook")
         return self.do(
             c.DeliverEvent(
@@ -563,7 +553,7 @@ class Story:
         )
 
     def child_finished(self, child_id: int, outcome: str = "succeeded") -> Any:
-        """A child has ended."""
+        """Report the end of a child."""
         return self.do(
             c.FinishChild(
                 run_id=self.run_id, child_id=child_id, outcome=outcome, context=self._by("system", "system")
@@ -571,37 +561,32 @@ class Story:
         )
 
     def end_wait(self) -> Any:
-        """Go on by hand."""
+        """End the wait by hand."""
         return self.do(c.EndWait(run_id=self.run_id, context=self._by("u_operator")))
 
     # ------------------------------------------------------------------------------- cancel and facts
 
     def cancel(self, reason: str = "RUN_CANCELED") -> Any:
-        """Cancel the run."""
         return self.do(c.RequestCancel(run_id=self.run_id, reason=reason, context=self._by("u_alice")))
 
     def cancel_step(self, name: str) -> Any:
-        """Cancel one step by hand."""
         return self.do(c.CancelStep(run_id=self.run_id, name=name, context=self._by("u_alice")))
 
     def pause(self) -> Any:
-        """No new lease."""
         return self.do(c.Pause(run_id=self.run_id, context=self._by("u_operator")))
 
     def unpause(self) -> Any:
-        """Leases again."""
         return self.do(c.Unpause(run_id=self.run_id, context=self._by("u_operator")))
 
     def report(self) -> Any:
-        """The world has been told."""
+        """Mark the run as reported, as the status reporter does."""
         return self.do(c.MarkReported(run_id=self.run_id, context=self._by("w_reporter", "system")))
 
     def state_reported(self, who: str = "u_operator") -> Any:
-        """Somebody says that the world has been told."""
+        """Attest as a person that the run was reported."""
         return self.do(c.AttestReported(run_id=self.run_id, context=self._by(who)))
 
     def seal(self) -> Any:
-        """Seal the finished run's history."""
         return self.do(c.SealRun(run_id=self.run_id, context=self._by("w_sealer", "system")))
 
     def label(self, labels: str | None = None, metadata: str | None = None) -> Any:
@@ -613,5 +598,5 @@ class Story:
         )
 
     def delete(self) -> Any:
-        """Retention."""
+        """Delete the run, as retention does."""
         return self.do(c.DeleteRun(run_id=self.run_id, context=self._by("system", "system")))

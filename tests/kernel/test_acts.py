@@ -1,4 +1,4 @@
-"""Acts as the kernel decides them: what is denied, what people approve, what is intended, and how it ends."""
+"""Acts in the kernel: denials, approvals, intentions and outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def begun(**how: object) -> ActStory:
 
 @pytest.mark.clause("GOV-16")
 def test_an_allowed_act_is_intended_and_then_settled() -> None:
-    """I36, I40: the receipt is there before the call, with the verdict that allowed it."""
+    """I36, I40: the receipt exists before the call, with the verdict that allowed it."""
     story = begun()
     reply = story.intend(before=b'{"labels":[]}')
     assert (reply.state, reply.receipt_state) == ("call", "intent")
@@ -40,8 +40,8 @@ def test_an_allowed_act_is_intended_and_then_settled() -> None:
     assert verdict.digest == receipt.digest == story.act().digest
     assert (story.run_spend.writes, story.run.receipts) == (1, 1)
     story.after(1)
-    told = story.settle(reply.no, "succeeded", result=b'{"ok":true}')
-    assert (told.state, told.receipt_state) == ("settled", "succeeded")
+    settled = story.settle(reply.no, "succeeded", result=b'{"ok":true}')
+    assert (settled.state, settled.receipt_state) == ("settled", "succeeded")
     receipt = story.receipt(reply.no)
     assert (receipt.state, receipt.settled_at) == ("succeeded", story.now)
     assert story.body(receipt.result_ref) == b'{"ok":true}'
@@ -58,8 +58,8 @@ def test_a_succeeded_act_returns_its_result_and_is_not_intended_again() -> None:
     events = len(story.events)
     reply = story.intend(ruling=DENY)
     assert (reply.state, reply.no, story.body(reply.result_ref)) == ("done", no, b"1")
-    assert len(story.events) == events, "nothing is written where everything is known"
-    assert story.settle(no, "succeeded", result=b"1").state == "settled", "a repeat is answered alike"
+    assert len(story.events) == events, "a repeated intention writes nothing"
+    assert story.settle(no, "succeeded", result=b"1").state == "settled", "a repeat gets the same answer"
     assert len(story.events) == events
 
 
@@ -102,7 +102,7 @@ def test_a_denial_stores_the_proposed_action_and_the_history_only_its_digest() -
     (verdict,) = story.verdicts
     assert story.body(verdict.request_ref) == REQUEST
     assert (verdict.name, verdict.act_tier) == (story.act().name, "low")
-    assert len(story.events) == events + 1, "it costs one commit, as ever"
+    assert len(story.events) == events + 1, "it costs one commit, like any denial"
     assert all(b'"label":"bug"' not in event.body for event in story.events)
     assert f'"{verdict.request_ref}":"'.encode() in story.events[-1].body
 
@@ -128,14 +128,14 @@ def test_an_action_that_is_too_large_to_store_is_denied_anyway() -> None:
 def test_without_an_active_policy_nothing_is_intended() -> None:
     story = begun()
     story.governance = None
-    assert story.intend().state == "again", "the ruling was made under a policy that is not active"
+    assert story.intend().state == "again", "the ruling's policy is not active"
     reply = story.intend(ruling=msgspec.structs.replace(ALLOW, version=0))
     assert (reply.state, reply.error, story.status) == ("refused", "POLICY_DENIED", "failed")
     assert [v.error for v in story.verdicts] == ["POLICY_MISSING"]
 
 
 def test_a_changed_policy_is_evaluated_again() -> None:
-    """I40: the version that allowed it is the one that is active in the commit that intends it."""
+    """I40: the policy that allowed the act must be active in the commit that intends it."""
     story = begun()
     story.governance = governance(version=2)
     events = len(story.events)
@@ -144,8 +144,8 @@ def test_a_changed_policy_is_evaluated_again() -> None:
     assert story.intend(ruling=msgspec.structs.replace(ALLOW, version=2)).state == "call"
 
 
-def behind(story: ActStory) -> str:
-    """Who stands behind its run, besides the requester."""
+def involved_people(story: ActStory) -> str:
+    """The involved people of the run, without the requester."""
     assert story.snap.spec is not None
     return story.snap.spec.involved
 
@@ -158,7 +158,7 @@ def test_a_freeze_denies_an_act_in_the_commit_of_its_intent(scope: str) -> None:
     assert (reply.state, reply.error, story.run.reason) == ("refused", "FROZEN", "FROZEN")
     assert [(v.outcome, v.error) for v in story.verdicts] == [("deny", "FROZEN")]
     assert not story.snap.receipts
-    assert behind(story) == "person:cyd", "who froze it has changed what the run does"
+    assert involved_people(story) == "person:cyd", "a person who freezes is involved in the run"
 
 
 @pytest.mark.parametrize("scope", ["*", "wf:flow", "cn:github"])
@@ -169,7 +169,7 @@ def test_a_frozen_act_asks_for_no_approval(scope: str) -> None:
     assert (reply.state, reply.error, story.run.reason) == ("refused", "FROZEN", "FROZEN")
     assert [(v.outcome, v.error) for v in story.verdicts] == [("deny", "FROZEN")]
     assert not story.snap.approvals
-    assert behind(story) == "person:cyd", "who froze it has changed what the run does"
+    assert involved_people(story) == "person:cyd", "a person who freezes is involved in the run"
 
 
 def test_a_freeze_of_another_scope_does_not_apply() -> None:
@@ -181,7 +181,7 @@ def test_a_freeze_of_another_scope_does_not_apply() -> None:
 @pytest.mark.clause("GOV-12")
 @pytest.mark.parametrize("scope", ["", "wf:flow"])
 def test_the_writes_of_a_run_are_limited_by_its_cap(scope: str) -> None:
-    """I46: counted when intended, given back when it is known not to have happened."""
+    """I46: an act counts when it is intended, and is refunded when it is known not to have happened."""
     story = begun()
     story.caps = [Cap("acme", scope, max_writes_per_run=2)]
     first, second = story.act("a#1"), story.act("b#1")
@@ -267,7 +267,7 @@ def test_a_canceling_run_intends_nothing_new_but_records_outcomes() -> None:
 
 
 def asked(story: ActStory, **how: object) -> int:
-    """Propose what people have to approve, and suspend on it."""
+    """Propose an act that needs approval, and suspend on the approval."""
     reply = story.propose(**how)  # type: ignore[arg-type]  # whatever a test wants
     assert (reply.state, story.status) == ("wait", "running")
     assert reply.no is not None
@@ -290,7 +290,7 @@ def test_an_act_waits_for_its_approval_and_uses_it_up() -> None:
     assert (approval.tier, approval.people, approval.digest) == ("med", 1, story.act().digest)
     approve(story, no)
     story.claim()
-    assert story.intend(ruling=ASK).state == "ask", "an approval that is not named is not used"
+    assert story.intend(ruling=ASK).state == "ask", "an approval that the command does not name is not used"
     reply = story.propose()
     assert (reply.state, reply.approval_no) == ("go_on", no)
     reply = story.intend(ruling=ASK, approval_no=no)
@@ -300,7 +300,7 @@ def test_an_act_waits_for_its_approval_and_uses_it_up() -> None:
     story.settle(reply.no, "succeeded")
     first, second = story.verdicts
     assert [first.outcome, second.outcome] == ["needs_approval", "needs_approval"]
-    # The question is kept once; of what was intended the receipt has it.
+    # The first verdict has the request. The second needs none, because the receipt has it.
     assert (first.request_ref, second.request_ref) == (approval.question_ref, None)
     assert (first.name, second.name) == (story.act().name, "")
 
@@ -316,7 +316,7 @@ def test_a_repeated_proposal_is_the_same_approval() -> None:
 @pytest.mark.parametrize("kind", ["approval", "proposal", "event", "child"])
 @pytest.mark.parametrize("label", ["act:label.add#1", "act:label.add#1~2", "receipt:3"])
 def test_user_code_cannot_open_a_wait_with_the_label_of_an_act(label: str, kind: str) -> None:
-    """I42: a runner that knows the digest could have people say yes to words of its own."""
+    """I42: otherwise a runner that knows the digest could have people approve a text of its own."""
     story = begun()
     digest = story.act().digest.hex()
     what: Any = {
@@ -332,7 +332,7 @@ def test_user_code_cannot_open_a_wait_with_the_label_of_an_act(label: str, kind:
 
 @pytest.mark.parametrize("changed", ["fields", "people"])
 def test_a_changed_proposal_revises_its_approval(changed: str) -> None:
-    """Failure 15: an answer to what was shown before counts for nothing."""
+    """Failure 15: an answer to an earlier revision does not count."""
     story = begun()
     two = msgspec.structs.replace(ASK, people=2)
     no = story.propose(ruling=two).no
@@ -373,7 +373,7 @@ def test_a_rejection_or_an_expiry_ends_the_run(how: str, suspended: bool) -> Non
 
 
 def test_an_approval_covers_one_action_and_its_retries() -> None:
-    """I42: single use. A failed try gives it to the next one; a reversed action needs people again."""
+    """I42: an approval is used once. A failed try passes it on; a reversed action needs a new approval."""
     story = begun()
     no = asked(story)
     approve(story, no)
@@ -393,9 +393,9 @@ def test_an_approval_covers_one_action_and_its_retries() -> None:
     assert story.wait(reply.no or 0).label == "act:label.add#1~2"
 
 
-@pytest.mark.parametrize("why", ["closed", "left", "expired", "stricter", "behind", "withdrawn"])
+@pytest.mark.parametrize("why", ["closed", "left", "expired", "stricter", "involved", "withdrawn"])
 def test_an_approval_that_no_longer_suffices_is_requested_again(why: str) -> None:
-    """I42, I43: looked at in the commit that would use it."""
+    """I42, I43: checked in the commit that would use the approval."""
     story = begun()
     ruling = msgspec.structs.replace(ASK, people_in="release", within_seconds=100)
     no = asked(story, ruling=ruling)
@@ -409,7 +409,7 @@ def test_an_approval_that_no_longer_suffices_is_requested_again(why: str) -> Non
         story.people["bob"] = person("bob")
     elif why == "stricter":
         ruling = msgspec.structs.replace(ruling, people=2)
-    elif why == "behind":
+    elif why == "involved":
         assert story.snap.spec is not None
         story.checked = False
         story.snap.spec.involved = "person:bob"
@@ -423,7 +423,7 @@ def test_an_approval_that_no_longer_suffices_is_requested_again(why: str) -> Non
 
 
 def test_local_names_count_as_one_person() -> None:
-    """I43: who answers beside the database is one person there, whatever name is given."""
+    """I43: whoever decides with direct access to the database is one person, whatever the name."""
     story = begun()
     two = msgspec.structs.replace(ASK, people=2)
     no = asked(story, ruling=two)
@@ -503,7 +503,7 @@ def test_a_key_of_another_operation_is_refused() -> None:
     ],
 )
 def test_a_key_of_another_target_or_of_other_fields_is_refused(theirs: bytes, state: str) -> None:
-    """Else an act would be said to be done that nobody did, as when a run goes on from another one with other input."""
+    """Otherwise an act could count as done that never happened, such as when a run resumes another one with other input."""
     story = begun()
     held(story, "mine", state)
     story.held_request = theirs
@@ -541,14 +541,14 @@ def test_two_acts_of_one_run_share_a_key() -> None:
     reply = story.intend(story.act("b#1", name="mine"))
     assert (reply.state, reply.source, story.body(reply.result_ref)) == ("done", (story.run_id, first), b"7")
     story.reversed_by(first, OTHER_RUN)
-    assert story.intend(story.act("c#1", name="mine")).state == "call", "what was undone can be done again"
+    assert story.intend(story.act("c#1", name="mine")).state == "call", "a reversed act can be done again"
 
 
-# ------------------------------------------------------------------------------------- answers that were lost
+# ------------------------------------------------------------------------------------- lost answers
 
 
 def crashed(story: ActStory, **how: Any) -> int:
-    """Intend, and never be heard of again; another attempt goes on."""
+    """Intend an act and lose the worker; another attempt follows."""
     no = story.intend(story.act(**how)).no
     assert no is not None
     story.after(_LEASE).sweep().claim(worker="w_2")
@@ -599,11 +599,11 @@ def test_an_effect_that_was_found_counts_as_succeeded() -> None:
     no = crashed(story, repeats="marker")
     story.settle(no, "succeeded", result=b'"found"')
     assert (story.receipt(no).state, story.receipt(no).n) == ("succeeded", 1)
-    assert story.step("main").charged == 0, "progress"
+    assert story.step("main").charged == 0, "the effect is progress, so the attempt is not charged"
 
 
 def unknown(story: ActStory, **how: Any) -> tuple[int, int]:
-    """An act of which nobody knows, and the wait for a person."""
+    """An act with an unknown outcome, and the wait for a person."""
     no = story.intend(story.act(**how)).no
     assert no is not None
     wait = story.settle(no, "unknown", error="CONNECTOR_ANSWER_LOST", settle_within_seconds=600).no
@@ -614,7 +614,7 @@ def unknown(story: ActStory, **how: Any) -> tuple[int, int]:
 
 @pytest.mark.parametrize("how", ["found", "repeated"])
 def test_an_unknown_act_that_is_found_or_repeated_needs_no_person(how: str) -> None:
-    """A look-up may settle it, and what is safe to repeat may be repeated."""
+    """A look-up may settle it, and a call that is safe to repeat may be repeated."""
     story = begun()
     no, wait = unknown(story, repeats="native_key")
     if how == "repeated":
@@ -704,7 +704,7 @@ def test_a_repeat_during_a_freeze_ends_the_step_and_leaves_the_receipt_unknown()
     story.governance = governance(frozen=("*",))
     assert story.repeat(no).error == "FROZEN"
     assert (story.run.reason, story.receipt(no).state) == ("FROZEN", "unknown")
-    assert behind(story) == "person:cyd"
+    assert involved_people(story) == "person:cyd"
 
 
 # --------------------------------------------------------------------------------- undo, compensation, budget

@@ -1,4 +1,4 @@
-"""The queue text of a step: a queue, and what its worker must be able to do."""
+"""Capabilities: the text that names a step's queue and its tool or workflow version."""
 
 import pytest
 

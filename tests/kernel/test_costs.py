@@ -1,4 +1,4 @@
-"""Costs and budgets in the kernel: counted once, by the day, in the run's own currency; the run that spends too much ends there."""
+"""Costs and budgets in the kernel: costs are counted once, per day and currency; a run over its budget ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY_SECONDS = 86_400
 
 
 def spent(micros: int, currency: str = "USD", model: str = "large", calls: int = 1) -> tuple[Cost, ...]:
-    """A cost, as a message has it."""
+    """A cost as a message carries it."""
     return (Cost("openai", model, 10, 20, micros, currency, calls),)
 
 
@@ -26,7 +26,7 @@ def begun(**how: object) -> ActStory:
 
 
 def lines(story: ActStory) -> list[CostLineRow]:
-    """What it has spent."""
+    """The run's cost lines."""
     return list(story.snap.cost_lines.values())
 
 
@@ -143,7 +143,7 @@ def test_invalid_costs_are_refused() -> None:
 
 
 def test_reported_costs_are_summed_and_limited() -> None:
-    told = sum_costs([Cost("p", "m", 1, 2, 3), Cost("p", "m", 1, 2, 4), Cost("p", "n", micros=9)])
-    assert told == [Cost("p", "n", micros=9), Cost("p", "m", 2, 4, 7, calls=2)]
+    summed = sum_costs([Cost("p", "m", 1, 2, 3), Cost("p", "m", 1, 2, 4), Cost("p", "n", micros=9)])
+    assert summed == [Cost("p", "n", micros=9), Cost("p", "m", 2, 4, 7, calls=2)]
     many = sum_costs((Cost("p", f"m{no}", micros=no) for no in range(1, 101)), most=10)
     assert (len(many), many[0]) == (6, Cost("others", "others", micros=sum(range(1, 96)), calls=95))

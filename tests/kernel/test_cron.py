@@ -1,4 +1,4 @@
-"""Slots of cron expressions: through every change of the clocks, against a clock that is read minute by minute."""
+"""Slots of cron expressions across clock changes, compared with a wall clock that is read minute by minute."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ MINUTE_US = 60 * SECOND_US
 
 
 def at(text: str) -> int:
-    """A moment in UTC."""
+    """A time in UTC."""
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND_US
 
 
 def day(cron: Cron, date: str, hours: int = 30) -> list[str]:
-    """The slots of a day and a little more, from the midnight of UTC before it."""
+    """The slots from midnight UTC of a date on."""
     begin = at(date) - MINUTE_US
     return [format_slot(slot)[5:16] for slot in cron.between(begin, begin + hours * 60 * MINUTE_US)]
 
 
-# ------------------------------------------------------------------------------------------- by example
+# ------------------------------------------------------------------------------------------- examples
 
 
 def test_slots_are_after_a_time_and_at_full_minutes() -> None:
@@ -45,20 +45,20 @@ def test_slots_are_after_a_time_and_at_full_minutes() -> None:
 @pytest.mark.parametrize(
     ("zone", "date", "cron", "expected"),
     [
-        # Berlin leaps from 02:00 to 03:00 at 01:00 UTC, and repeats 02:00-03:00 at 00:00 and 01:00 UTC.
+        # Berlin skips from 02:00 to 03:00 at 01:00 UTC, and repeats 02:00-03:00 at 00:00 and 01:00 UTC.
         ("Europe/Berlin", "2026-03-29", "30 2 * * *", ["03-29T01:00", "03-30T00:30"]),
         ("Europe/Berlin", "2026-10-25", "30 2 * * *", ["10-25T00:30", "10-26T01:30"]),
         ("Europe/Berlin", "2026-03-29", "*/20 2 29 3 *", ["03-29T01:00"]),
         ("Europe/Berlin", "2026-10-25", "*/20 2 25 10 *", ["10-25T00:00", "10-25T00:20", "10-25T00:40"]),
         ("Europe/Berlin", "2026-03-29", "30 1-3 29 3 *", ["03-29T00:30", "03-29T01:00", "03-29T01:30"]),
-        # New York leaps at 07:00 UTC, repeats 01:00-02:00 at 05:00 and 06:00 UTC.
+        # New York skips at 07:00 UTC, and repeats 01:00-02:00 at 05:00 and 06:00 UTC.
         ("America/New_York", "2026-03-08", "30 2 * * *", ["03-08T07:00"]),
         ("America/New_York", "2026-11-01", "30 1 * * *", ["11-01T05:30"]),
-        # Lord Howe leaps by half an hour, from 02:00 to 02:30, and repeats 01:30-02:00.
+        # Lord Howe skips half an hour, from 02:00 to 02:30, and repeats 01:30-02:00.
         ("Australia/Lord_Howe", "2026-10-03", "15 2 4 10 *", ["10-03T15:30"]),
         ("Australia/Lord_Howe", "2026-10-03", "45 2 4 10 *", ["10-03T15:45"]),
         ("Australia/Lord_Howe", "2026-04-04", "45 1 5 4 *", ["04-04T14:45"]),
-        # Samoa had no 30 December 2011 at all.
+        # Samoa skipped 30 December 2011.
         ("Pacific/Apia", "2011-12-30", "30 2 30 12 *", ["12-30T10:00"]),
     ],
 )
@@ -109,11 +109,11 @@ def test_time_ends_with_the_year_9999() -> None:
     assert cron.after(-5) == at("1970-12-31 15:00")
 
 
-# ------------------------------------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------------------------------------ invalid expressions
 
 
 @pytest.mark.parametrize(
-    ("cron", "place", "said"),
+    ("cron", "place", "problem"),
     [
         ("", "cron", "has 0 fields and needs 5"),
         ("* * * *", "cron", "has 4 fields"),
@@ -132,11 +132,11 @@ def test_time_ends_with_the_year_9999() -> None:
         ("9" * 300, "cron", "has 300 characters"),
     ],
 )
-def test_a_bad_expression_is_refused_with_the_place(cron: str, place: str, said: str) -> None:
+def test_a_bad_expression_is_refused_with_the_place(cron: str, place: str, problem: str) -> None:
     with pytest.raises(TenureError) as refused:
         parse_cron(cron)
     assert refused.value.code == "SCHEDULE_INVALID"
-    assert said in refused.value.message
+    assert problem in refused.value.message
     assert [detail.path for detail in refused.value.details] == [place]
 
 
@@ -148,11 +148,11 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
 
 @given(st.text(alphabet="0123456789*/-,#LW MONJAN\n²", max_size=30))
 def test_any_text_is_parsed_or_refused(text: str) -> None:
-    with contextlib.suppress(TenureError):  # anything else is a defect
+    with contextlib.suppress(TenureError):  # any other exception is a defect
         assert parse_cron(text).after(0) is not None
 
 
-# ------------------------------------------------------------------------------------------- by the clock
+# ------------------------------------------------------------------------------------------- random expressions
 
 ZONES = {
     "Europe/Berlin": ("2026-03-29", "2026-10-25"),
@@ -167,10 +167,10 @@ minutes = st.sets(st.integers(0, 59), min_size=1, max_size=4)
 hours = st.sets(st.integers(0, 23), min_size=1, max_size=5) | st.just(set(range(24)))
 
 
-def by_the_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end: int) -> list[int]:
-    """Laws 2 and 3 over again, by looking at the clock at every minute."""
+def slots_by_wall_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end: int) -> list[int]:
+    """Laws 2 and 3 implemented again, by reading the wall clock at every minute."""
     place = ZoneInfo(zone)
-    # A day before and after, so that what a leap moves across the edges is seen.
+    # A day before and after, to include slots that a clock change moves across the edges.
     seconds = range(begin // SECOND_US - 86_400, end // SECOND_US + 86_400, 60)
     walls = {second: datetime.fromtimestamp(second, place).replace(tzinfo=None) for second in seconds}
 
@@ -182,11 +182,11 @@ def by_the_clock(zone: str, minutes: set[int], hours: set[int], begin: int, end:
     else:
         found, shown, last = set(), set(), None
         for second, wall in walls.items():
-            leapt = last + timedelta(minutes=1) if last is not None else wall
-            while leapt < wall:  # the clock has leapt over these
-                if wanted(leapt):
+            skipped = last + timedelta(minutes=1) if last is not None else wall
+            while skipped < wall:  # times that the clock skipped
+                if wanted(skipped):
                     found.add(second)
-                leapt += timedelta(minutes=1)
+                skipped += timedelta(minutes=1)
             if wanted(wall) and wall not in shown:
                 found.add(second)
             shown.add(wall)
@@ -209,7 +209,7 @@ def test_slots_match_the_wall_clock(
     begin = at(date) + shift * MINUTE_US
     end = begin + 36 * 60 * MINUTE_US
     cron = parse_cron(text, zone)
-    expected = by_the_clock(zone, minutes, hours, begin, end)
+    expected = slots_by_wall_clock(zone, minutes, hours, begin, end)
     assert list(cron.between(begin, end)) == expected
     for count in (1, 3):
         assert cron.newest(begin, end, count) == expected[-count:]

@@ -1,4 +1,4 @@
-"""Fairness: weights are respected, and neither idleness nor a cap earns anything."""
+"""Fair share: weights are respected, and neither idleness nor a cap earns credit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def claims(
     limit: int = 1,
     blocked: tuple[ClaimQueueKey, ...] = (),
 ) -> list[ClaimQueueKey]:
-    """Who was served; every lane has work without end, and the blocked ones' tenants are at their caps."""
+    """The queues that were served. Every queue has endless work; the tenants of blocked queues are at their caps."""
     order: list[ClaimQueueKey] = []
     room = {tenant: 0 for tenant, _ in blocked}
     for _ in range(times):

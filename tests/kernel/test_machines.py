@@ -1,4 +1,4 @@
-"""The machines as tables: every pair of state and input, and every way a table can be broken."""
+"""The machines as tables: every pair of state and input, and every kind of broken table."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Every move from every place it starts at, and every path of a run, each walked by a story of its own.
+"""Every move from every state it starts in, and every path of a run, each with its own story.
 
-A move or path that is added to the tables without a story here fails: there is no way given to walk it.
+If a move or path is added to the tables without a story here, these tests fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EVENT = c.WaitSpec(event="ping", within_seconds=50)
 
 
 def begin(*, kind: str = "work", needs_first: bool = False, **how: Any) -> Story:
-    """A run with the step `a` this is about, and `side` that goes its own way; `first` stands before `a`."""
+    """A run with the step `a` under test, an independent step `side`, and if needed a step `first` that `a` needs."""
     if kind == "approval":
         how["approval"] = GATE
     elif kind == "wait":
@@ -36,7 +36,7 @@ def begin(*, kind: str = "work", needs_first: bool = False, **how: Any) -> Story
     return Story(profile="agent-runs", plan=plan)
 
 
-# ------------------------------------------------------------------------------------ how to stand there
+# ------------------------------------------------------------------------------------ how to reach a state
 
 
 def leased(story: Story) -> None:
@@ -99,11 +99,11 @@ def at_its_end(story: Story) -> None:
 
 
 def nothing(story: Story) -> None:
-    """The step stands there by itself."""
+    """The step is in this state from the start."""
 
 
 def ready(story: Story) -> None:
-    """Free to be claimed; or, where each try has an input of its own, waiting for the second one's."""
+    """Ready to be claimed. If each try has its own input, ready to have the second one resolved."""
     if story.step("a").resolution == "due":
         story.resolve("a", each_try=True)
         story.claim("a")
@@ -128,7 +128,7 @@ PLACES: dict[JointState, tuple[dict[str, Any], Deed]] = {
     JointState("canceling", "canceling", "active"): ({}, canceling_active),
 }
 
-# --------------------------------------------------------------------------------------- how to move on
+# --------------------------------------------------------------------------------------- how to make a move
 
 
 def first_is_done(story: Story) -> None:
@@ -184,7 +184,7 @@ def refuse(story: Story) -> None:
 
 
 def close(story: Story) -> None:
-    """Without a lease a cancel closes; a lease is taken away when the run fails elsewhere."""
+    """Cancel a step without a lease; revoke a lease by failing the run."""
     if story.step("a").state in ("leased", "starting", "running", "uploading", "canceling"):
         side_fails(story)
     else:
@@ -264,7 +264,7 @@ def _short(place: JointState) -> str:
 
 
 def joint(story: Story) -> JointState:
-    """Where `a` stands."""
+    """The joint state of `a`."""
     step = story.step("a")
     if step.state == "ready":
         return JointState("ready", "queued")
@@ -279,7 +279,7 @@ def joint(story: Story) -> JointState:
 OPTIONAL: dict[str, Any] = {"required": False}
 
 
-def tell(*plan: c.StepSpec, **how: Any) -> Story:
+def story_of(*plan: c.StepSpec, **how: Any) -> Story:
     return Story(profile="agent-runs", plan=plan or None, **how)
 
 
@@ -297,26 +297,26 @@ def event(name: str = "e", *needs: str, **how: Any) -> c.StepSpec:
 
 def backing_off(*also: c.StepSpec, **how: Any) -> Story:
     """A run whose step `a` waits for its next try."""
-    story = tell(work("a", **how), *also)
+    story = story_of(work("a", **how), *also)
     story.claim("a")
     story.fail("a", retryable=True)
     return story
 
 
-def both(first: c.StepSpec) -> Story:
-    """A run with an open gate (or wait) and a backoff: the gate is what it shows."""
+def waiting_and_backing_off(first: c.StepSpec) -> Story:
+    """A run with an open gate (or wait) and a backoff. Its status shows the gate."""
     story = backing_off(first)
     assert story.status in ("waiting_approval", "waiting_external")
     return story
 
 
 def started(*also: c.StepSpec, **how: Any) -> Story:
-    story = tell(work("a", **how), *also)
+    story = story_of(work("a", **how), *also)
     story.claim("a")
     return story
 
 
-def canceled_while_nobody_holds_it() -> None:
+def canceled_without_a_lease() -> None:
     story = started()
     story.release("a")
     story.cancel()
@@ -329,17 +329,17 @@ def canceled_in_two_phases() -> None:
 
 
 PATHS: dict[tuple[str, str], Callable[[], Any]] = {
-    ("created", "planning"): tell,
-    ("planning", "queued"): lambda: tell().plan_ready("a"),
-    ("planning", "failed"): lambda: tell().plan_failed(),
-    ("planning", "canceled"): lambda: tell().cancel(),
+    ("created", "planning"): story_of,
+    ("planning", "queued"): lambda: story_of().plan_ready("a"),
+    ("planning", "failed"): lambda: story_of().plan_failed(),
+    ("planning", "canceled"): lambda: story_of().cancel(),
     ("queued", "running"): started,
-    ("queued", "failed"): lambda: tell(work()).cancel_step("a"),
-    ("queued", "timed_out"): lambda: tell(work(), timeout_seconds=9, wall_clock=True).at(10).sweep(),
-    ("queued", "waiting_approval"): lambda: tell(gate()),
-    ("queued", "waiting_external"): lambda: tell(event()),
-    ("queued", "succeeded"): lambda: tell(work(**OPTIONAL)).cancel_step("a"),
-    ("queued", "canceled"): lambda: tell(work()).cancel(),
+    ("queued", "failed"): lambda: story_of(work()).cancel_step("a"),
+    ("queued", "timed_out"): lambda: story_of(work(), timeout_seconds=9, wall_clock=True).at(10).sweep(),
+    ("queued", "waiting_approval"): lambda: story_of(gate()),
+    ("queued", "waiting_external"): lambda: story_of(event()),
+    ("queued", "succeeded"): lambda: story_of(work(**OPTIONAL)).cancel_step("a"),
+    ("queued", "canceled"): lambda: story_of(work()).cancel(),
     ("running", "failed"): lambda: started().fail("a", retryable=False),
     ("running", "timed_out"): lambda: started().at(601).tick("run"),
     ("running", "waiting_approval"): lambda: started(gate("g", "a")).complete("a"),
@@ -347,23 +347,23 @@ PATHS: dict[tuple[str, str], Callable[[], Any]] = {
     ("running", "retry_wait"): lambda: started().fail("a", retryable=True),
     ("running", "succeeded"): lambda: started().complete("a"),
     ("running", "canceling"): lambda: started().cancel(),
-    ("running", "canceled"): canceled_while_nobody_holds_it,
-    ("waiting_approval", "failed"): lambda: tell(gate()).reject(1),
-    ("waiting_approval", "running"): lambda: tell(gate(), work("b", "g")).approve(1),
+    ("running", "canceled"): canceled_without_a_lease,
+    ("waiting_approval", "failed"): lambda: story_of(gate()).reject(1),
+    ("waiting_approval", "running"): lambda: story_of(gate(), work("b", "g")).approve(1),
     ("waiting_approval", "timed_out"): lambda: (
-        tell(gate(), wall_clock=True, timeout_seconds=9).at(10).sweep()
+        story_of(gate(), wall_clock=True, timeout_seconds=9).at(10).sweep()
     ),
-    ("waiting_approval", "waiting_external"): lambda: tell(gate(), event()).approve(1),
-    ("waiting_approval", "retry_wait"): lambda: both(gate()).approve(1),
-    ("waiting_approval", "succeeded"): lambda: tell(gate()).approve(1),
-    ("waiting_approval", "canceled"): lambda: tell(gate()).cancel(),
-    ("waiting_external", "failed"): lambda: tell(event()).at(51).sweep(),
-    ("waiting_external", "running"): lambda: tell(event(), work("b", "e")).deliver("ping"),
-    ("waiting_external", "timed_out"): lambda: tell(event(), timeout_seconds=9).at(10).sweep(),
-    ("waiting_external", "waiting_approval"): lambda: tell(event(), gate("g", "e")).deliver("ping"),
-    ("waiting_external", "retry_wait"): lambda: both(event()).deliver("ping"),
-    ("waiting_external", "succeeded"): lambda: tell(event()).deliver("ping"),
-    ("waiting_external", "canceled"): lambda: tell(event()).cancel(),
+    ("waiting_approval", "waiting_external"): lambda: story_of(gate(), event()).approve(1),
+    ("waiting_approval", "retry_wait"): lambda: waiting_and_backing_off(gate()).approve(1),
+    ("waiting_approval", "succeeded"): lambda: story_of(gate()).approve(1),
+    ("waiting_approval", "canceled"): lambda: story_of(gate()).cancel(),
+    ("waiting_external", "failed"): lambda: story_of(event()).at(51).sweep(),
+    ("waiting_external", "running"): lambda: story_of(event(), work("b", "e")).deliver("ping"),
+    ("waiting_external", "timed_out"): lambda: story_of(event(), timeout_seconds=9).at(10).sweep(),
+    ("waiting_external", "waiting_approval"): lambda: story_of(event(), gate("g", "e")).deliver("ping"),
+    ("waiting_external", "retry_wait"): lambda: waiting_and_backing_off(event()).deliver("ping"),
+    ("waiting_external", "succeeded"): lambda: story_of(event()).deliver("ping"),
+    ("waiting_external", "canceled"): lambda: story_of(event()).cancel(),
     ("retry_wait", "failed"): lambda: backing_off().cancel_step("a"),
     ("retry_wait", "running"): lambda: backing_off().after(2).sweep(),
     ("retry_wait", "timed_out"): lambda: backing_off().at(601).tick("run"),

@@ -1,4 +1,4 @@
-"""Steps with templates and conditions: never handed out before their input was made, never at all where they are skipped."""
+"""Steps with templates and conditions: never leased before their input is resolved, and never if they are skipped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kernel.story import Story
 WHY = "inputs.go"
 
 
-def told(*plan: c.StepSpec, **how: Any) -> Story:
+def story_of(*plan: c.StepSpec, **how: Any) -> Story:
     return Story(profile="agent-runs", plan=plan, **how)
 
 
@@ -30,7 +30,7 @@ def owed(story: Story) -> list[list[list[int]]]:
 
 
 def test_a_run_of_skipped_steps_ends_in_the_creating_commit() -> None:
-    story = told(
+    story = story_of(
         skipped("a"), skipped("b", kind="approval"), skipped("c", kind="wait", wait=c.WaitSpec(event="e"))
     )
     assert story.status == "succeeded"
@@ -48,12 +48,12 @@ def test_a_run_of_skipped_steps_ends_in_the_creating_commit() -> None:
 
 
 def test_a_thousand_skipped_steps_in_a_row_need_no_recursion() -> None:
-    story = told(*(skipped(f"s{i}") for i in range(1_000)))
+    story = story_of(*(skipped(f"s{i}") for i in range(1_000)))
     assert story.status == "succeeded"
 
 
 def test_a_step_that_needs_a_skipped_step_continues() -> None:
-    story = told(skipped("a"), c.StepSpec(name="b"))
+    story = story_of(skipped("a"), c.StepSpec(name="b"))
     assert story.step("b").claimable
     story.claim("b")
     story.complete("b", b"1")
@@ -61,7 +61,7 @@ def test_a_step_that_needs_a_skipped_step_continues() -> None:
 
 
 def test_a_step_with_a_template_cannot_be_claimed_before_it_is_resolved() -> None:
-    story = told(open_("a"))
+    story = story_of(open_("a"))
     assert (story.step("a").state, story.step("a").claimable, story.status) == ("pending", False, "queued")
     assert owed(story) == [[[0, 1]]]
     story.resolve("a", b'{"x":1}', idempotency_key="k1")
@@ -72,7 +72,7 @@ def test_a_step_with_a_template_cannot_be_claimed_before_it_is_resolved() -> Non
 
 
 def test_a_false_condition_closes_the_step_and_the_run_without_a_worker() -> None:
-    story = told(open_("a"), open_("b"))
+    story = story_of(open_("a"), open_("b"))
     story.resolve("a", None, skipped=True)
     assert (story.step("a").state, story.step("a").reason) == ("succeeded", "CONDITION_FALSE")
     assert owed(story)[-1] == [[1, 1]]
@@ -82,7 +82,7 @@ def test_a_false_condition_closes_the_step_and_the_run_without_a_worker() -> Non
 
 
 def test_a_failing_expression_fails_the_step_permanently() -> None:
-    story = told(open_("a", retries=5), c.StepSpec(name="b"))
+    story = story_of(open_("a", retries=5), c.StepSpec(name="b"))
     story.resolve("a", None, code="EXPRESSION_FAILED", message=b"no such key")
     assert (story.step("a").state, story.step("a").reason) == ("failed", "EXPRESSION_FAILED")
     assert (story.step("b").state, story.step("b").reason) == ("skipped", "STEP_SKIPPED")
@@ -90,7 +90,7 @@ def test_a_failing_expression_fails_the_step_permanently() -> None:
 
 
 def test_a_repeated_late_or_outdated_resolution_changes_nothing() -> None:
-    story = told(open_("a"))
+    story = story_of(open_("a"))
     assert story.resolve("a", n=2) == {"steps": 0}
     assert story.resolve("a") == {"steps": 1}
     before = len(story.events)
@@ -103,7 +103,7 @@ def test_a_repeated_late_or_outdated_resolution_changes_nothing() -> None:
 
 
 def test_an_input_per_try_is_resolved_again_for_the_next_try() -> None:
-    story = told(open_("a", retries=3))
+    story = story_of(open_("a", retries=3))
     story.resolve("a", b'{"n":1}', each_try=True)
     story.claim("a")
     story.fail("a", retryable=True)
@@ -117,7 +117,7 @@ def test_an_input_per_try_is_resolved_again_for_the_next_try() -> None:
 
 
 def test_a_pause_blocks_a_step_before_and_after_its_resolution() -> None:
-    story = told(open_("a"), open_("b", needs=()))
+    story = story_of(open_("a"), open_("b", needs=()))
     story.pause()
     story.resolve("a")
     assert not story.step("a").claimable
@@ -127,7 +127,7 @@ def test_a_pause_blocks_a_step_before_and_after_its_resolution() -> None:
 
 
 def test_unpausing_does_not_release_a_step_that_waits_for_its_resolution() -> None:
-    story = told(open_("a"))
+    story = story_of(open_("a"))
     story.resolve("a", each_try=True)
     story.claim("a")
     story.release("a")
@@ -137,14 +137,14 @@ def test_unpausing_does_not_release_a_step_that_waits_for_its_resolution() -> No
 
 
 def test_a_cancel_ends_a_step_that_waits_for_its_resolution() -> None:
-    story = told(open_("a"))
+    story = story_of(open_("a"))
     story.cancel()
     assert story.status == "canceled"
     assert story.resolve("a") == {"steps": 0}
 
 
 def test_steps_that_become_ready_together_are_resolved_together() -> None:
-    story = told(c.StepSpec(name="first"), *(open_(f"s{i}", needs=("first",)) for i in range(250)))
+    story = story_of(c.StepSpec(name="first"), *(open_(f"s{i}", needs=("first",)) for i in range(250)))
     story.claim("first")
     story.complete("first")
     assert [len(steps) for steps in owed(story)] == [100, 100, 50]
@@ -161,4 +161,4 @@ def test_steps_that_become_ready_together_are_resolved_together() -> None:
 )
 def test_an_invalid_plan_is_refused(how: dict[str, Any]) -> None:
     with pytest.raises(Exception, match=r"belongs|must have"):
-        told(c.StepSpec(name="a", **how))
+        story_of(c.StepSpec(name="a", **how))

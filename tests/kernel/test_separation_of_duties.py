@@ -1,4 +1,4 @@
-"""Who stands behind a run: what feeds it besides requests, how many that may be, and who counts as one person."""
+"""Separation of duties: who is involved in a run, the limit of involved people, and which accounts count as one person."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ GATE = c.StepSpec(name="gate", kind="approval", approval=c.ApprovalSpec())
 WAIT = c.StepSpec(name="news", kind="wait", wait=c.WaitSpec(event="news"))
 
 
-def told(story: Story, name: str, sender: str, involved: str = "") -> None:
-    """Somebody sends a signal."""
+def signal(story: Story, name: str, sender: str, involved: str = "") -> None:
+    """Send a signal to the run."""
     context = c.Context(sender, "user", "x")
     story.do(
         c.DeliverEvent(run_id=story.run_id, name=name, event_id=name, context=context, involved=involved)
@@ -25,7 +25,7 @@ def told(story: Story, name: str, sender: str, involved: str = "") -> None:
 
 
 def refusal(story: Story, person: str) -> str | None:
-    """The code with which somebody's yes is refused; None: it counts."""
+    """The error code of this person's approval, or None if it counts."""
     try:
         story.approve("gate", by=person)
     except TenureError as refused:
@@ -33,17 +33,17 @@ def refusal(story: Story, person: str) -> str | None:
     return None
 
 
-def behind(story: Story) -> set[str]:
+def involved_people(story: Story) -> set[str]:
     assert story.snap.spec is not None
     return {story.snap.spec.requester, *story.snap.spec.involved.split()}
 
 
 def test_the_sender_of_a_signal_is_involved_once_a_wait_has_taken_it() -> None:
     story = Story(plan=[WAIT, GATE], profile="agent-runs")
-    told(story, "other", "person:eve")
-    assert "person:eve" not in behind(story), "nobody has taken it"
-    told(story, "news", "client:ci", involved="person:ada person:bob")
-    assert {"client:ci", "person:ada", "person:bob"} <= behind(story)
+    signal(story, "other", "person:eve")
+    assert "person:eve" not in involved_people(story), "no wait has taken the event"
+    signal(story, "news", "client:ci", involved="person:ada person:bob")
+    assert {"client:ci", "person:ada", "person:bob"} <= involved_people(story)
     assert [refusal(story, f"person:{one}") for one in ("ada", "bob")] == ["APPROVER_IS_REQUESTER"] * 2
     assert refusal(story, "person:eve") is None
     assert story.violations() == []
@@ -58,7 +58,7 @@ def test_people_involved_in_a_child_are_involved_in_its_parent() -> None:
         run_id=story.run_id, child_id=77, outcome="succeeded", context=context, involved="u_alice person:ada"
     )
     story.do(finished)
-    assert "person:ada" in behind(story)
+    assert "person:ada" in involved_people(story)
 
 
 def test_a_person_who_settles_a_receipt_is_involved_in_the_run() -> None:
@@ -69,7 +69,7 @@ def test_a_person_who_settles_a_receipt_is_involved_in_the_run() -> None:
         wait = story.settle(lost, "unknown", settle_within_seconds=60.0).no or 0
         story.suspend("main", wait)
         story.settle_by("person:bob", lost, how, **more)
-        assert ("person:bob" in behind(story)) is counts, how
+        assert ("person:bob" in involved_people(story)) is counts, how
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_involved_people_above_the_limit_are_counted_not_named() -> None:
     for n in range(INVOLVED_PEOPLE_MAX + 5):
         context = c.Context(f"person:p{n}", "user", "x")
         story.do(c.UpdateMetadata(run_id=story.run_id, labels="{}", context=context))
-    assert MORE_PEOPLE in behind(story)
+    assert MORE_PEOPLE in involved_people(story)
     assert story.status == "waiting_approval"
     assert refusal(story, "person:bob") == "TOO_MANY_BEHIND"
     assert join_people(*(f"p{n}" for n in range(500)), MORE_PEOPLE).split()[INVOLVED_PEOPLE_MAX:] == [
@@ -117,7 +117,7 @@ def test_only_a_newly_involved_person_writes_an_event() -> None:
     assert refusal(story, "person:ada") == "APPROVER_IS_REQUESTER"
     for n in range(INVOLVED_PEOPLE_MAX + 2):
         story.do(c.InvolvePeople(run_id=story.run_id, involved=f"person:p{n}"))
-    assert MORE_PEOPLE in behind(story)
+    assert MORE_PEOPLE in involved_people(story)
     events = len(story.events)
     assert story.do(c.InvolvePeople(run_id=story.run_id, involved="person:zoe")) == {"again": True}
     assert len(story.events) == events

@@ -1,4 +1,4 @@
-"""A snapshot that is kept from command to command forgets what a long run no longer needs, and knows that it has."""
+"""A cached snapshot drops rows that a long run no longer needs, and knows what it dropped."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_a_snapshot_keeps_only_open_receipts() -> None:
     snap.trim()
     assert [row.no for row in snap.receipts.values()] == [left_open.no]
     assert [row.no for row in snap.open_receipts()] == [left_open.no]
-    assert snap.receipts_of(0, "new#1") == []  # it is known that there was none
+    assert snap.receipts_of(0, "new#1") == []  # known not to exist
     first, second, *_ = receipts_of(story)
     for row, need, ask in (
         (first, ("act", first.idx, first.label), lambda: snap.receipts_of(first.idx, first.label)),

@@ -1,8 +1,8 @@
-"""Any commands in any order on any plan: the status is what the steps say, by a path of the run machine.
+"""Random commands on random plans: the status always follows from the steps, by a path of the run machine.
 
-The status is worked out here a second time, straight from the design's words, and the counters are counted
-again. What the kernel refuses must leave every row as it was; what it accepts must not touch a row that had
-been handed out before.
+The status is computed here a second time from the design, and the counters are counted
+again. A refused command must change no row. An accepted command must not change a row that was
+returned before.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ WAITS = ("waiting_approval", "waiting_external", "retry_wait")
 
 
 class Facts:
-    """The run-level facts that are no step's: whether planning failed, and whether the deadline has passed."""
+    """Facts of the run that no step has: planning failed, the deadline passed."""
 
     plan_failed = False
     past_deadline = False
 
 
 def status_of(story: Story, facts: Facts) -> str:
-    """The design's sentence: anything active -> running; else an open gate; else an external wait; else a backoff."""
+    """The design's rule: an active step -> running; else an open gate; else an external wait; else a backoff."""
     run, steps = story.run, story.steps
     states = Counter(step.state for step in steps)
     still_open = [step for step in steps if step.state not in CLOSED_STEP]
@@ -63,7 +63,7 @@ def status_of(story: Story, facts: Facts) -> str:
 
 
 def counters_of(steps: list[StepRow]) -> dict[str, int]:
-    """The counters on the run's row, counted again."""
+    """The counters of the run's row, counted again."""
     states = Counter(step.state for step in steps)
     closed = [step for step in steps if step.state in CLOSED_STEP]
     return {
@@ -78,13 +78,13 @@ def counters_of(steps: list[StepRow]) -> dict[str, int]:
     }
 
 
-# ------------------------------------------------------------------------------------------- what is done
+# ------------------------------------------------------------------------------------------- commands
 
 Deed = Callable[[Story, int, int], Any]
 
 
 def _pick(story: Story, n: int, *states: str) -> str:
-    """Mostly one to which it can be done; one time in eight any."""
+    """Usually a step in one of these states; one time in eight any step."""
     fitting = [step for step in story.steps if step.state in states] if n % 8 else []
     steps = fitting or story.steps
     return steps[n % len(steps)].name
@@ -98,7 +98,7 @@ def _message(kind: type[c.LeaseCommand], **fields: Any) -> Deed:
     def say(story: Story, n: int, m: int) -> None:
         name = _held(story, n)
         newest = story.step(name).attempt
-        # Mostly the newest attempt speaks; sometimes an older self, or one that never was.
+        # Usually from the newest attempt; sometimes from an older one or with a repeated number.
         story.say(kind, name, n=newest if m % 8 else max(1, newest - 1), again=m % 7 == 6, **fields)
 
     return say
@@ -145,7 +145,7 @@ DEEDS: dict[str, Deed] = {
     "upload": _message(c.BeginUpload),
     "complete": _message(c.Complete, output=b"out"),
     "fail": _message(c.Fail, retryable=True),
-    "fail for good": _message(c.Fail, retryable=False),
+    "fail permanently": _message(c.Fail, retryable=False),
     "release": _message(c.Release),
     "park": _message(c.Park, why="differs"),
     "cancel ack": _message(c.AckCancel),
@@ -198,7 +198,7 @@ PLANLESS = {
 
 
 def plan_by(chance: random.Random, profile: str) -> list[str | c.StepSpec] | None:
-    """Nothing (a planner is asked), a body, or steps, gates and waits in any order of need."""
+    """No plan (for a planner), a body, or steps, gates and waits with random needs."""
     rules = profiles.get(profile)
     kind = chance.choice(["planner", "body", "steps", "steps", "steps"])
     if kind == "planner":
@@ -228,7 +228,7 @@ def plan_by(chance: random.Random, profile: str) -> list[str | c.StepSpec] | Non
     return plan
 
 
-# The seed is hypothesis's, what follows from it is not: deeds it draws one by one stay near the ground.
+# Hypothesis draws only the seed. Commands that it drew one by one would stay close to its simplest examples.
 @settings(max_examples=cases(300))
 @given(profile=st.sampled_from(profiles.names()), seed=st.integers(0, 2**32), length=st.integers(1, 90))
 def test_the_status_always_follows_from_the_steps(profile: str, seed: int, length: int) -> None:
@@ -254,8 +254,8 @@ def test_the_status_always_follows_from_the_steps(profile: str, seed: int, lengt
         try:
             DEEDS[name](story, chance.randrange(40), chance.randrange(40))
         except TenureError:
-            assert story.bundle() == before, f"a refused '{name}' changed something"
-        assert handed_out.copied() == before, f"'{name}' changed a row that had been handed out"
+            assert story.bundle() == before, f"a refused '{name}' changed a row"
+        assert handed_out.copied() == before, f"'{name}' changed a row that was returned before"
         kinds = [event.kind for event in story.events[events:]]
         facts.plan_failed = facts.plan_failed or "plan_failed" in kinds
         if "time_out" in kinds:
@@ -270,7 +270,7 @@ def _deadline_has_passed(story: Story) -> bool:
 
 
 def check(story: Story, facts: Facts, old: str, events: int) -> None:
-    """Everything this file promises about one moment."""
+    """All checks after one command."""
     run = story.run
     assert run.status == status_of(story, facts)
     assert {name: getattr(run, name) for name in counters_of(story.steps)} == counters_of(story.steps)
@@ -283,7 +283,7 @@ def check(story: Story, facts: Facts, old: str, events: int) -> None:
     assert (run.finished_at is not None) == (run.status in CLOSED_RUN)
 
 
-# ------------------------------------------------------------------------------------- pairs one by one
+# ------------------------------------------------------------------------------------- every pair of command and status
 
 EVERYWHERE: list[type[c.RunCommand]] = [
     c.FailPlan, c.Pause, c.Unpause, c.EndWait, c.MarkReported, c.AttestReported, c.SealRun, c.RequestCancel, c.DeleteRun,
@@ -291,9 +291,9 @@ EVERYWHERE: list[type[c.RunCommand]] = [
 
 
 def stories() -> dict[str, Story]:
-    """A story for each status a run can have."""
+    """A story for each status of a run."""
     gate = c.StepSpec(name="g", kind="approval")
-    told = {
+    found = {
         "planning": Story(plan=None),
         "queued": Story(plan=["a"]),
         "running": Story(plan=["a"]),
@@ -307,14 +307,14 @@ def stories() -> dict[str, Story]:
         "timed_out": Story(plan=["a"], timeout_seconds=10),
     }
     for name in ("running", "retry_wait", "canceling", "succeeded", "timed_out"):
-        told[name].claim("a")
-    told["retry_wait"].fail("a", retryable=True)
-    told["canceling"].cancel()
-    told["succeeded"].complete("a")
-    told["failed"].plan_failed()
-    told["canceled"].cancel()
-    told["timed_out"].at(11).sweep()
-    return told
+        found[name].claim("a")
+    found["retry_wait"].fail("a", retryable=True)
+    found["canceling"].cancel()
+    found["succeeded"].complete("a")
+    found["failed"].plan_failed()
+    found["canceled"].cancel()
+    found["timed_out"].at(11).sweep()
+    return found
 
 
 @pytest.mark.clause("GWI-02", "GWI-04")

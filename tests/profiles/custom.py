@@ -1,4 +1,4 @@
-"""Own profiles that this process has for a while: whoever asks afterwards lacks them."""
+"""Custom profiles for tests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,19 +12,19 @@ from tests.profiles.samples import PLAIN
 OURS = PLAIN.replace('name = "plain"', 'name = "ours"')
 
 
-def bring(*texts: str) -> None:
-    """Have exactly these from now on, as a process that starts with them."""
-    custom_profiles.load_custom_profiles()  # which is done once: what comes later does not undo this
+def use_profiles(*texts: str) -> None:
+    """Make these the only custom profiles of this process, as if it had started with them."""
+    custom_profiles.load_custom_profiles()  # this loads once, so that a later call does not replace these
     profiles.register_custom({found.name: found for found in map(parse_profile, texts)})
     notifications.changed_status_word.cache_clear()
     plans._checked.cache_clear()
 
 
 @contextmanager
-def having(*texts: str) -> Iterator[None]:
-    """Have exactly these meanwhile; in the end none."""
-    bring(*texts)
+def profiles_in_use(*texts: str) -> Iterator[None]:
+    """Make these the only custom profiles during the block; afterwards there are none."""
+    use_profiles(*texts)
     try:
         yield
     finally:
-        bring()
+        use_profiles()

@@ -28,4 +28,4 @@ kernel = "There is no document."
 [lease]
 kernel = "There is no document."
 """
-"""The smallest profile there can be: the kernel's own words everywhere."""
+"""The smallest possible profile: it uses the kernel's own words everywhere."""

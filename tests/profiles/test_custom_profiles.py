@@ -1,4 +1,4 @@
-"""The folder of TENURE_PROFILES: all of its files are proven, or none is used."""
+"""The folder of TENURE_PROFILES: either all of its files are valid, or none is used."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tenure.config import choose_profiles
 from tenure.errors import TenureError
 from tenure.kernel import profiles
 from tenure.limits import PROFILE_BYTES_MAX
-from tests.profiles.custom import OURS, bring
+from tests.profiles.custom import OURS, use_profiles
 from tests.profiles.samples import PLAIN
 
 PACKAGED = Path(profiles.__file__).parent
@@ -19,13 +19,13 @@ PACKAGED = Path(profiles.__file__).parent
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of a process that has read none yet."""
+    """A profile folder for a process that has read none yet."""
     monkeypatch.setenv("TENURE_PROFILES", str(tmp_path))
     custom_profiles.load_custom_profiles.cache_clear()
     yield tmp_path
     monkeypatch.undo()
     custom_profiles.load_custom_profiles.cache_clear()
-    bring()
+    use_profiles()
 
 
 def refused(folder: Path) -> TenureError:
@@ -101,11 +101,11 @@ BAD = {
     "a missing key": (OURS.replace("retries = 3\n", ""), "retries"),
     "code": (OURS.replace("retries = 3", "retries = \"__import__('os').getpid()\""), "Expected `int`"),
     "a slow heartbeat": (OURS.replace("lease_seconds = 30.0", "lease_seconds = 29.0"), "too slow"),
-    "words that the kernel does not show": (
+    "words that do not fit the kernel": (
         APPROVALS.replace('waiting_approval = "WAITING_APPROVAL"', 'waiting_approval = "RUNNING"', 1),
         "does not fit the kernel",
     ),
-    "one of our names": (
+    "a built-in name": (
         OURS.replace('"ours"', '"delta-ci"', 1),
         "the name of a built-in profile, 'delta-ci'",
     ),

@@ -1,7 +1,7 @@
-"""The documents' tables, typed in here once more, against the profiles and against the documents.
+"""The documents' tables, written here again, compared with the profiles and with the documents.
 
-Where a clause says more than its table does (what a claim counts, what an event records), the rest is
-proven where that happens; its mark is there.
+If a clause says more than its table (what a claim counts, what an event records), other tests with that clause's
+mark prove the rest.
 """
 
 import re
@@ -24,7 +24,7 @@ def edges(table: dict[str, str]) -> Edges:
 
 
 def listed(profile: Profile, entity: Entity) -> Edges:
-    """What the profile says the document has: changes of state, and what lies beside it."""
+    """The document's edges according to the profile: state changes and indirect edges."""
     vocabulary = profile.vocabulary(entity)
     return {pair for row in (*vocabulary.edges, *vocabulary.beside) for pair in row.pairs()}
 
@@ -38,7 +38,7 @@ def owners(profile: Profile, entity: Entity) -> dict[tuple[str, str], str]:
 
 
 def shown(profile: Profile, entity: Entity) -> Edges:
-    """Every change of word the kernel can show."""
+    """Every change of word that the kernel can show."""
     return set(refinement.find_word_changes(profile, entity).changes)
 
 
@@ -51,7 +51,7 @@ def seed(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """The part of a document under a heading, up to the next one of the same rank or higher."""
+    """The part of a document under a heading, up to the next heading of the same or a higher level."""
     rank = len(heading) - len(heading.lstrip("#"))
     tail = text[text.index(f"\n{heading}") + len(heading) + 1 :]
     end = re.search(rf"^#{{1,{rank}}} ", tail, re.MULTILINE)

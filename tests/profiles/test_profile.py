@@ -1,4 +1,4 @@
-"""Reading a profile: what is wrong is refused with its place, and words are found."""
+"""Parsing profiles: an invalid profile is refused with the place of its problem, and words are looked up."""
 
 import pytest
 
@@ -163,7 +163,7 @@ def test_a_word_may_keep_the_last_one() -> None:
     profile = profiles.get("git-with-intent")
     assert profile.word("run", "canceling", last="waiting_external") == "waiting_external"
     assert profile.word("run", "canceling") == "pending", (
-        "an object that has shown nothing shows its first word"
+        "an object without an earlier word shows its first word"
     )
 
 

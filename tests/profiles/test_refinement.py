@@ -1,4 +1,4 @@
-"""The proof passes for every profile, and it notices when a profile is changed."""
+"""The proof passes for every profile, and fails if a profile is changed."""
 
 from itertools import product
 
@@ -45,11 +45,11 @@ def problems(profile: Profile, entity: Entity) -> str:
 
 
 def single(rows: tuple[DocumentEdge, ...]) -> list[DocumentEdge]:
-    """The table with one row per edge."""
+    """The table as one row per edge."""
     return [replace(row, source=a, target=b) for row in rows for a, b in row.pairs()]
 
 
-# ---------------------------------------------------------------------------------------- it passes
+# ---------------------------------------------------------------------------------------- valid profiles
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -64,7 +64,7 @@ def test_every_edge_of_the_table_is_realised(name: str, entity: Entity) -> None:
 
 
 def test_the_number_of_extra_edges_of_each_profile_is_known() -> None:
-    """A change here is a change of what users see: look at the reasons in the profile."""
+    """A change here changes what users see: see the reasons in the profile."""
     counts = {
         (name, e.entity): len(e.beyond)
         for name in NAMES
@@ -84,7 +84,7 @@ def test_the_number_of_extra_edges_of_each_profile_is_known() -> None:
 
 
 def test_every_edge_of_every_machine_is_walked() -> None:
-    """Under the kernel's own words each change of word is an edge, so the walk shows what it covers."""
+    """With the kernel's own words, each change of word is an edge, so the walk shows what it covers."""
     plain = parse_profile(PLAIN)
     for entity in ENTITIES:
         edges = {(edge.state, edge.next) for edge in MACHINE_OF[entity].edges}
@@ -101,7 +101,7 @@ def test_a_new_lease_or_attempt_is_a_new_object(name: str) -> None:
         ] == []
 
 
-# ------------------------------------------------------------------------- it notices every kind of change
+# ------------------------------------------------------------------------- changed profiles
 
 
 @pytest.mark.parametrize(("name", "entity"), OWN_TABLES)
@@ -187,7 +187,7 @@ def test_a_final_state_without_a_final_word_is_found() -> None:
     )
 
 
-# ----------------------------------------------------------------------------------- beside the state
+# ----------------------------------------------------------------------------------- indirect edges
 
 
 def test_an_indirect_edge_must_name_existing_moves() -> None:

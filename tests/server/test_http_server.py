@@ -11,12 +11,12 @@ from tenure.engine import Engine
 from tenure.errors import TenureError
 from tenure.server.http_server import check_address, serving
 from tenure.server.settings import Settings
-from tests.conformance.tcp_proxy import Wire
+from tests.conformance.tcp_proxy import TcpProxy
 from tests.server.stage import problem, site
 from tests.server.workflows import begin, echo, patient, register
 
 
-class Cable(Wire):
+class Cable(TcpProxy):
     """A wire that can be pulled out, and put in again at the same place."""
 
     async def pull(self) -> None:
@@ -52,7 +52,7 @@ async def until(
 @pytest.mark.guard_seconds(120)
 async def test_a_server_without_its_database_reports_it_and_recovers(postgres_dsn: str) -> None:
     """Failure 8."""
-    async with Cable(postgres_dsn).strung() as wire, site(wire.dsn) as s:
+    async with Cable(postgres_dsn).serve() as wire, site(wire.dsn) as s:
         assert isinstance(wire, Cable)
         await register(s.engine, echo)
         caller = await s.as_("operator", "viewer")

@@ -11,7 +11,7 @@ import pytest
 from tenure.clock import us
 from tenure.kernel import profiles
 from tenure.shapes.runs import RunTrigger
-from tests.profiles.custom import bring, having
+from tests.profiles.custom import profiles_in_use, use_profiles
 from tests.server.manual_worker import claim, complete, done, failed, recorded
 from tests.server.stage import Site, problem, site
 from tests.server.workflows import register
@@ -190,7 +190,7 @@ async def test_every_response_uses_the_words_of_the_profile(url: str) -> None:
 
 async def test_a_server_without_a_custom_profile_serves_all_other_runs(url: str) -> None:
     own = (Path(profiles.__file__).parent / "delta-ci.toml").read_text().replace('"delta-ci"', '"ours"', 1)
-    with having(own):
+    with profiles_in_use(own):
         async with site(url) as s:
             await register(s.engine)
             operator = await s.as_("operator")
@@ -202,7 +202,7 @@ async def test_a_server_without_a_custom_profile_serves_all_other_runs(url: str)
                 "shown"
             ] == "QUEUED"
 
-            bring()
+            use_profiles()
             refused = await operator.post(f"/runs/{run}/cancel", json={})
             assert (refused.status_code, problem(refused)) == (503, "PROFILE_NOT_HERE")
             listed = (await operator.get("/runs")).json()["items"]

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import apsw
 import pytest
 
-from tests.conformance.tcp_proxy import Wire
+from tests.conformance.tcp_proxy import TcpProxy
 from tests.worker import flows
 from tests.worker.helpers import Watched, until, watching
 
@@ -23,7 +23,7 @@ class Line:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._wire: Wire | None = None
+        self._wire: TcpProxy | None = None
         self._lock: apsw.Connection | None = None
 
     def down(self) -> None:
@@ -53,7 +53,7 @@ async def line_to(url: str) -> AsyncIterator[Line]:
         yield line
         line.up()
         return
-    async with Wire(url).strung() as wire:
+    async with TcpProxy(url).serve() as wire:
         line._wire = wire
         line.url = wire.dsn
         yield line
