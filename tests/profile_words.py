@@ -99,14 +99,14 @@ def changes(words: Iterable[str]) -> set[tuple[str, str]]:
 def table(profile: str, entity: Entity) -> set[tuple[str, str]]:
     """Every change the profile allows: the document's edges and those it lists beyond it."""
     vocabulary = profiles.get(profile).vocabulary(entity)
-    lines = [*vocabulary.edges, *vocabulary.beside, *vocabulary.beyond]
+    lines = [*vocabulary.edges, *vocabulary.indirect, *vocabulary.extra]
     return {pair for line in lines for pair in line.pairs()}
 
 
 def document(profile: str, entity: Entity) -> set[tuple[str, str]]:
     """The document's own edges."""
     vocabulary = profiles.get(profile).vocabulary(entity)
-    return {pair for line in (*vocabulary.edges, *vocabulary.beside) for pair in line.pairs()}
+    return {pair for line in (*vocabulary.edges, *vocabulary.indirect) for pair in line.pairs()}
 
 
 def _show(words: list[str], word: str) -> None:

@@ -79,7 +79,9 @@ def test_show_prints_words_tables_timing_rules_and_reasons(name: str) -> None:
     shows = ("run: words", "run: transitions") if not profile.run.kernel else ("the kernel's own words",)
     for part in ("retries", "lease", "failure code", *shows):
         assert part in shown.stdout
-    assert ("beyond the document" in shown.stdout) == bool(profile.run.beyond or profile.step.beyond)
+    assert ("extra edges, not in the document" in shown.stdout) == bool(
+        profile.run.extra or profile.step.extra
+    )
     if name == "delta-ci":
         for owner in ("Orchestrator", "Runner", "Status Reporter"):
             assert owner in shown.stdout
@@ -114,7 +116,7 @@ def test_prove_shows_every_profile_and_object() -> None:
     assert shown.returncode == 0
     assert shown.stdout.count("proven") == 4 * len(profiles.names())
     assert re.search(
-        rf"{len(profiles.names())} profiles: (\d+) of \1 edges of the documents realised, \d+ beyond them",
+        rf"{len(profiles.names())} profiles: (\d+) of \1 edges of the documents realised, \d+ extra edges",
         shown.stdout,
     )
     assert shown.stderr == ""

@@ -65,7 +65,7 @@ async def test_runs_take_exactly_the_transitions_1_to_12_each_with_its_owner(pla
     assert {edge.owner for edge in taken} == {"orchestrator"}
     reported = [decode_body(events[-1])["context"]["reported"] for events in histories]
     assert {note["owner"] for note in reported} == {"status_reporter"}
-    owners = {pair: row.owner for row in profiles.get(DCI).run.beside for pair in row.pairs()}
+    owners = {pair: row.owner for row in profiles.get(DCI).run.indirect for pair in row.pairs()}
     assert set(owners.values()) == {"Status Reporter"}
 
 

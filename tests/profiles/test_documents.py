@@ -26,13 +26,13 @@ def edges(table: dict[str, str]) -> Edges:
 def listed(profile: Profile, entity: Entity) -> Edges:
     """The document's edges according to the profile: state changes and indirect edges."""
     vocabulary = profile.vocabulary(entity)
-    return {pair for row in (*vocabulary.edges, *vocabulary.beside) for pair in row.pairs()}
+    return {pair for row in (*vocabulary.edges, *vocabulary.indirect) for pair in row.pairs()}
 
 
 def owners(profile: Profile, entity: Entity) -> dict[tuple[str, str], str]:
     rows: list[DocumentEdge | IndirectEdge] = [
         *profile.vocabulary(entity).edges,
-        *profile.vocabulary(entity).beside,
+        *profile.vocabulary(entity).indirect,
     ]
     return {pair: row.owner for row in rows for pair in row.pairs()}
 
@@ -42,8 +42,8 @@ def shown(profile: Profile, entity: Entity) -> Edges:
     return set(refinement.find_word_changes(profile, entity).changes)
 
 
-def beyond(profile: Profile, entity: Entity) -> Edges:
-    return {pair for line in profile.vocabulary(entity).beyond for pair in line.pairs()}
+def extra_edges(profile: Profile, entity: Entity) -> Edges:
+    return {pair for line in profile.vocabulary(entity).extra for pair in line.pairs()}
 
 
 def seed(name: str) -> str:
@@ -108,7 +108,7 @@ def test_git_with_intent_has_seven_states_three_of_them_terminal_and_two_that_re
 def test_git_with_intent_accepts_exactly_its_transitions_and_refuses_every_other_pair() -> None:
     profile = profiles.get("git-with-intent")
     assert listed(profile, "run") == GWI_RUN
-    assert beyond(profile, "run") == set()
+    assert extra_edges(profile, "run") == set()
     assert shown(profile, "run") == GWI_RUN
     for state in set(RUN.states) - RUN.terminal:
         for given in {edge.input for edge in RUN.edges}:
@@ -167,7 +167,7 @@ def test_approval_runs_shows_its_run_transitions_and_the_run_itself_waits_for_ap
 def test_approval_runs_shows_its_step_transitions() -> None:
     profile = profiles.get("approval-runs")
     assert listed(profile, "step") == APR_STEP
-    assert shown(profile, "step") - beyond(profile, "step") == APR_STEP - {("RUNNING", "RUNNING")}
+    assert shown(profile, "step") - extra_edges(profile, "step") == APR_STEP - {("RUNNING", "RUNNING")}
     assert profile.strict_sequence
     assert not profile.optional_steps
 
@@ -199,7 +199,7 @@ def test_governed_runtime_has_the_run_machine_of_2_1() -> None:
         "queued", "running", "waiting_approval", "succeeded", "failed_retryable", "failed_terminal", "canceled",
     }  # fmt: skip
     assert listed(profile, "run") == GOV_RUN
-    assert shown(profile, "run") == GOV_RUN | beyond(profile, "run")
+    assert shown(profile, "run") == GOV_RUN | extra_edges(profile, "run")
 
 
 @pytest.mark.clause("GOV-06")
@@ -209,7 +209,7 @@ def test_governed_runtime_has_the_step_machine_of_2_2() -> None:
         "ready", "running", "succeeded", "waiting_approval", "failed_retryable", "failed_terminal", "canceled",
     }  # fmt: skip
     assert listed(profile, "step") == GOV_STEP
-    assert shown(profile, "step") == GOV_STEP | beyond(profile, "step")
+    assert shown(profile, "step") == GOV_STEP | extra_edges(profile, "step")
 
 
 # -------------------------------------------------------------------------------------------- Delta CI
@@ -283,7 +283,7 @@ def test_delta_ci_has_its_run_transitions_with_their_owners() -> None:
     assert set(profile.run.states) == DCI_RUN_STATES
     assert owners(profile, "run") == owned(DCI_RUN)
     reported = {pair for pair in owned(DCI_RUN) if pair[1] == "REPORTED"}
-    assert shown(profile, "run") == (set(owned(DCI_RUN)) - reported) | beyond(profile, "run")
+    assert shown(profile, "run") == (set(owned(DCI_RUN)) - reported) | extra_edges(profile, "run")
     assert profile.reported_word == "REPORTED"
 
 
@@ -293,9 +293,9 @@ def test_delta_ci_has_its_job_transitions_with_their_owners_for_the_job_and_for_
     assert set(profile.step.states) == DCI_JOB_STATES - {"STALE"}
     assert owners(profile, "step") == owned(DCI_JOB)
     assert owners(profile, "attempt") == owned(DCI_JOB)
-    assert shown(profile, "step") == set(owned(DCI_JOB)) | beyond(profile, "step")
+    assert shown(profile, "step") == set(owned(DCI_JOB)) | extra_edges(profile, "step")
     again = {(a, b) for a, b in owned(DCI_JOB) if b == "QUEUED" and a != "CREATED"}
-    assert shown(profile, "attempt") == (set(owned(DCI_JOB)) - again) | beyond(profile, "attempt")
+    assert shown(profile, "attempt") == (set(owned(DCI_JOB)) - again) | extra_edges(profile, "attempt")
 
 
 @pytest.mark.clause("DCI-09")

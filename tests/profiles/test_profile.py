@@ -109,17 +109,17 @@ def test_a_profile_may_have_two_words() -> None:
         ('from = "open"', 'from = "done"', "run.edges[0]", "'done' is terminal and has no way out"),
         ('to = "done"', 'to = "done"\nowner = "Nobody"', "run.edges[0].owner", "'Nobody' is not among owners"),
         (
-            'to = "done"', 'to = "done"\n[[run.beyond]]\nfrom = "open"\nto = "open"\nreason = ""',
-            "run.beyond[0].reason", "needs a reason",
+            'to = "done"', 'to = "done"\n[[run.extra]]\nfrom = "open"\nto = "open"\nreason = ""',
+            "run.extra[0].reason", "needs a reason",
         ),
         (
-            'to = "done"', 'to = "done"\n[[run.beside]]\nfrom = "open"\nto = "open"\nhow = "somehow"',
-            "run.beside[0]", "name the 'moves' or the 'fact'",
+            'to = "done"', 'to = "done"\n[[run.indirect]]\nfrom = "open"\nto = "open"\nhow = "somehow"',
+            "run.indirect[0]", "name the 'moves' or the 'fact'",
         ),
         ("[timing]", '[owners]\nBoss = "king"\n[timing]', "owners.Boss", "'king' is not one of"),
         ("[timing]", '[[rules]]\npattern = ""\nretryable = true\n[timing]', "rules[0].pattern", "is empty"),
         ('default_retryable', 'reported_word = "TOLD"\ndefault_retryable', "reported_word", "not among run.states"),
-        ('[step]\n', '[step]\nsource = "x"\n', "step", "no words or edges beside it"),
+        ('[step]\n', '[step]\nsource = "x"\n', "step", "cannot be combined with words or edges"),
     ],
 )  # fmt: skip
 def test_a_malformed_profile_is_refused_with_the_place_of_its_problem(

@@ -66,10 +66,10 @@ def test_every_edge_of_the_table_is_realised(name: str, entity: Entity) -> None:
 def test_the_number_of_extra_edges_of_each_profile_is_known() -> None:
     """A change here changes what users see: see the reasons in the profile."""
     counts = {
-        (name, e.entity): len(e.beyond)
+        (name, e.entity): len(e.extra)
         for name in NAMES
         for e in prove_profile(profiles.get(name)).entities
-        if e.beyond
+        if e.extra
     }
     assert counts == {
         ("agent-runs", "run"): 2,
@@ -118,11 +118,11 @@ def test_an_unlisted_extra_edge_is_found(name: str, entity: Entity) -> None:
     profile = profiles.get(name)
     lines = [
         replace(line, source=a, target=b)
-        for line in profile.vocabulary(entity).beyond
+        for line in profile.vocabulary(entity).extra
         for a, b in line.pairs()
     ]
     for gone in lines:
-        fewer = changed(profile, entity, beyond=tuple(line for line in lines if line is not gone))
+        fewer = changed(profile, entity, extra=tuple(line for line in lines if line is not gone))
         assert f"{gone.source} -> {gone.target} is shown" in problems(fewer, entity)
 
 
@@ -130,14 +130,14 @@ def test_an_unlisted_extra_edge_is_found(name: str, entity: Entity) -> None:
 def test_an_edge_that_never_happens_is_a_stale_entry_in_either_list(name: str, entity: Entity) -> None:
     profile = profiles.get(name)
     vocabulary = profile.vocabulary(entity)
-    listed = {p for row in (*vocabulary.edges, *vocabulary.beside, *vocabulary.beyond) for p in row.pairs()}
+    listed = {p for row in (*vocabulary.edges, *vocabulary.indirect, *vocabulary.extra) for p in row.pairs()}
     bogus = [
         pair for pair in product(vocabulary.states, repeat=2) if pair not in listed and pair[0] != pair[1]
     ]
     assert bogus
     for a, b in bogus:
-        extra = changed(profile, entity, beyond=(*vocabulary.beyond, ExtraEdge(a, b, reason="none")))
-        assert f"{a} -> {b} is listed beyond but never taken" in problems(extra, entity)
+        extra = changed(profile, entity, extra=(*vocabulary.extra, ExtraEdge(a, b, reason="none")))
+        assert f"{a} -> {b} is listed as extra but never taken" in problems(extra, entity)
         extra = changed(profile, entity, edges=(*vocabulary.edges, DocumentEdge(a, b)))
         assert f"{a} -> {b} of the document is never taken" in problems(extra, entity)
 
@@ -182,8 +182,9 @@ def test_a_changed_owner_is_found() -> None:
 
 def test_a_final_state_without_a_final_word_is_found() -> None:
     profile = changed(profiles.get("git-with-intent"), "run", terminal=("completed", "cancelled"))
-    assert "failed is where a failed run ends, but the document neither ends nor goes on there" in problems(
-        profile, "run"
+    assert (
+        "a failed run ends as failed, but in the document failed is neither terminal nor has an edge that leaves it"
+        in problems(profile, "run")
     )
 
 
@@ -192,21 +193,21 @@ def test_a_final_state_without_a_final_word_is_found() -> None:
 
 def test_an_indirect_edge_must_name_existing_moves() -> None:
     profile = profiles.get("delta-ci")
-    [line] = profile.run.beside
+    [line] = profile.run.indirect
     assert "the fact 'no_such_column', which a run does not have" in problems(
-        changed(profile, "run", beside=(replace(line, fact="no_such_column"),)), "run"
+        changed(profile, "run", indirect=(replace(line, fact="no_such_column"),)), "run"
     )
     step = profiles.get("approval-runs")
-    [line] = step.step.beside
+    [line] = step.step.indirect
     assert "the move 'teleport', which the kernel does not have" in problems(
-        changed(step, "step", beside=(replace(line, moves=("expire", "teleport")),)), "step"
+        changed(step, "step", indirect=(replace(line, moves=("expire", "teleport")),)), "step"
     )
 
 
 def test_the_moves_of_an_indirect_edge_must_lead_to_its_end() -> None:
     profile = profiles.get("approval-runs")
-    [line] = profile.step.beside
-    wrong = changed(profile, "step", beside=(replace(line, moves=("expire",)),))
+    [line] = profile.step.indirect
+    wrong = changed(profile, "step", indirect=(replace(line, moves=("expire",)),))
     assert problems(wrong, "step") == "RUNNING -> RUNNING is not what the moves expire lead to"
     assert proof_of(wrong, "step").edges_realised == proof_of(wrong, "step").edges_total - 1
 
@@ -221,8 +222,8 @@ def test_an_edge_made_by_a_state_change_cannot_be_indirect() -> None:
     profile = profiles.get("agent-runs")
     extra = IndirectEdge("running", "failed", how="", moves=("fail",))
     rows = tuple(row for row in profile.run.edges if row.target != "failed")
-    found = problems(changed(profile, "run", edges=rows, beside=(*profile.run.beside, extra)), "run")
-    assert "running -> failed is listed beside the state but a change of state makes it" in found
+    found = problems(changed(profile, "run", edges=rows, indirect=(*profile.run.indirect, extra)), "run")
+    assert "running -> failed is listed as indirect, but a change of state makes it" in found
 
 
 def test_the_proof_walks_the_run_paths_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

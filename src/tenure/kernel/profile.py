@@ -95,8 +95,8 @@ class Vocabulary(_Data, frozen=True):
     terminal: tuple[str, ...] = ()
     words: dict[str, str | VariableWord] = {}
     edges: tuple[DocumentEdge, ...] = ()
-    beside: tuple[IndirectEdge, ...] = ()
-    beyond: tuple[ExtraEdge, ...] = ()
+    indirect: tuple[IndirectEdge, ...] = ()
+    extra: tuple[ExtraEdge, ...] = ()
 
 
 class Timing(_Data, frozen=True, kw_only=True):
@@ -267,7 +267,9 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
     vocabulary, machine = profile.vocabulary(entity), MACHINE_OF[entity]
     if vocabulary.kernel:
         if vocabulary != Vocabulary(kernel=vocabulary.kernel):
-            yield Detail(entity, "'kernel' shows the kernel's own words: no words or edges beside it")
+            yield Detail(
+                entity, "'kernel' shows the kernel's own words, so it cannot be combined with words or edges"
+            )
         return
     states = vocabulary.states
     if len(set(states)) != len(states):
@@ -276,7 +278,7 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
         yield Detail(f"{entity}.terminal", f"'{word}' is not among {entity}.states")
     yield from _word_problems(vocabulary, entity, machine)
     seen: set[tuple[str, str]] = set()
-    tables = {"edges": vocabulary.edges, "beside": vocabulary.beside, "beyond": vocabulary.beyond}
+    tables = {"edges": vocabulary.edges, "indirect": vocabulary.indirect, "extra": vocabulary.extra}
     lines = [(f"{entity}.{name}[{i}]", row) for name, rows in tables.items() for i, row in enumerate(rows)]
     for path, line in lines:
         for pair in line.pairs():
@@ -291,7 +293,7 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
         if line.owner and line.owner not in {*profile.owners, *OWNERS}:
             yield Detail(f"{path}.owner", f"'{line.owner}' is not among owners")
         if isinstance(line, ExtraEdge) and not line.reason.strip():
-            yield Detail(f"{path}.reason", "an edge beyond the document needs a reason")
+            yield Detail(f"{path}.reason", "an extra edge needs a reason")
         if isinstance(line, IndirectEdge) and not line.moves and not line.fact:
             yield Detail(path, "must name the 'moves' or the 'fact' that makes it")
 

@@ -2,9 +2,9 @@
 
 Laws, each checked for run, step, attempt and lease:
 1. Whatever the kernel does, a profile's word stays the same, or takes an edge of the document's table or an edge that the
-   profile lists beyond it. The edge's owner is the one that the document names.
-2. Every edge of the document is taken, by a change of state or by what the profile lists beside it.
-3. Every edge that is listed beyond the document occurs: a stale entry is an error.
+   profile lists as extra. The edge's owner is the one that the document names.
+2. Every edge of the document is taken, by a change of state, or indirectly as the profile lists.
+3. Every extra edge occurs: a stale entry is an error.
 4. Every word of the document is shown somewhere, and a terminal word only by what has ended.
 5. A new attempt and a new lease are new objects: no edge leads to them from the word of the last one.
 
@@ -47,8 +47,8 @@ class WordChanges(msgspec.Struct):
     """Each (state of the kernel, its word)."""
 
 
-class BeyondEdge(msgspec.Struct, frozen=True):
-    """An edge beyond the document that the kernel takes."""
+class ProvenExtraEdge(msgspec.Struct, frozen=True):
+    """An extra edge that the kernel takes."""
 
     source: str = msgspec.field(name="from")
     target: str = msgspec.field(name="to")
@@ -62,9 +62,9 @@ class EntityProof(msgspec.Struct, frozen=True):
     """Whether the kernel's own table is shown, because the document has none."""
     edges_total: int
     edges_realised: int
-    beside: int
+    indirect: int
     """How many of the realised edges are made by something other than a change of state."""
-    beyond: tuple[BeyondEdge, ...]
+    extra: tuple[ProvenExtraEdge, ...]
     problems: tuple[str, ...]
 
 
@@ -170,15 +170,15 @@ def _prove_entity(profile: Profile, entity: Entity) -> EntityProof:
     seen = find_word_changes(profile, entity)
     problems: list[str] = []
     document = {pair: row.owner for row in vocabulary.edges for pair in row.pairs()}
-    beyond = {pair: row for row in vocabulary.beyond for pair in row.pairs()}
-    beside = {pair: row for row in vocabulary.beside for pair in row.pairs()}
+    extra = {pair: row for row in vocabulary.extra for pair in row.pairs()}
+    indirect = {pair: row for row in vocabulary.indirect for pair in row.pairs()}
 
-    owners = {**document, **{pair: row.owner for pair, row in beyond.items()}}
+    owners = {**document, **{pair: row.owner for pair, row in extra.items()}}
     for pair, causes in sorted(seen.changes.items()):
         by = ", ".join(sorted({cause.name for cause in causes}))
         if pair not in owners:
             problems.append(
-                f"{_arrow(pair)} is shown (by {by}) but is not in the table; list it beyond, with a reason"
+                f"{_arrow(pair)} is shown (by {by}) but is not in the table; list it as extra, with a reason"
             )
         elif owner := profile.owners.get(owners[pair]):
             strangers = sorted({cause.owner for cause in causes} - {owner})
@@ -190,25 +190,26 @@ def _prove_entity(profile: Profile, entity: Entity) -> EntityProof:
         f"{_arrow(pair)} of the document is never taken" for pair in sorted(set(document) - realised)
     ]
     problems += [
-        f"{_arrow(pair)} is listed beyond but never taken" for pair in sorted(set(beyond) - set(seen.changes))
+        f"{_arrow(pair)} is listed as extra but never taken"
+        for pair in sorted(set(extra) - set(seen.changes))
     ]
     made = 0
-    for pair, row in sorted(beside.items()):
-        found = list(_beside_problems(profile, entity, seen, pair, row))
+    for pair, row in sorted(indirect.items()):
+        found = list(_indirect_problems(profile, entity, seen, pair, row))
         problems += found
         made += not found
     problems += _word_problems(profile, entity, vocabulary, seen)
     return EntityProof(
         entity=entity,
         kernel_table=bool(vocabulary.kernel),
-        edges_total=len(document) + len(beside),
+        edges_total=len(document) + len(indirect),
         edges_realised=len(realised) + made,
-        beside=made,
-        beyond=tuple(
-            BeyondEdge(
-                *pair, beyond[pair].reason, tuple(sorted({cause.name for cause in seen.changes[pair]}))
+        indirect=made,
+        extra=tuple(
+            ProvenExtraEdge(
+                *pair, extra[pair].reason, tuple(sorted({cause.name for cause in seen.changes[pair]}))
             )
-            for pair in sorted(set(beyond) & set(seen.changes))
+            for pair in sorted(set(extra) & set(seen.changes))
         ),
         problems=tuple(problems),
     )
@@ -226,18 +227,18 @@ def _word_problems(
     for state, word in sorted(seen.shown):
         if word in vocabulary.terminal and state not in machine.terminal:
             yield f"{word} is terminal but is shown while the kernel's {entity} is still {state}"
-    goes_on = {source for row in (*vocabulary.edges, *vocabulary.beside) for source, _ in row.pairs()}
+    continues = {source for row in (*vocabulary.edges, *vocabulary.indirect) for source, _ in row.pairs()}
     for state, word in sorted(seen.shown):
-        if state in machine.terminal and word not in goes_on.union(vocabulary.terminal):
-            yield f"{word} is where a {state} {entity} ends, but the document neither ends nor goes on there"
+        if state in machine.terminal and word not in continues.union(vocabulary.terminal):
+            yield f"a {state} {entity} ends as {word}, but in the document {word} is neither terminal nor has an edge that leaves it"
 
 
-def _beside_problems(
+def _indirect_problems(
     profile: Profile, entity: Entity, seen: WordChanges, pair: Pair, row: IndirectEdge
 ) -> Iterator[str]:
     arrow, words = _arrow(pair), {word for _, word in seen.shown}
     if pair in seen.changes:
-        yield f"{arrow} is listed beside the state but a change of state makes it: it belongs in the table"
+        yield f"{arrow} is listed as indirect, but a change of state makes it: it belongs in the table"
     if row.fact:
         if row.fact not in RunRow.__struct_fields__:
             yield f"{arrow} rests on the fact '{row.fact}', which a run does not have"

@@ -57,7 +57,7 @@ def show(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a profile: its words, tables, owners, timing, failure rules and edges beyond its document."""
+    """Show a profile: its words, tables, owners, timing, failure rules and the extra edges."""
     own = custom_profiles.load_custom_profiles()
     profile = profiles.get(name)
     if as_toml:
@@ -174,18 +174,18 @@ def _show(profile: Profile, only: Entity | None) -> None:
         else:
             words = lifecycle_page.word_rows(profile, entity)
             say(_table(("kernel", "word"), words, f"{entity}: words ({vocabulary.source})"))
-        lines: list[DocumentEdge | IndirectEdge] = [*vocabulary.edges, *vocabulary.beside]
+        lines: list[DocumentEdge | IndirectEdge] = [*vocabulary.edges, *vocabulary.indirect]
         edges = (
             (*pair, line.owner, lifecycle_page.trigger_text(line)) for line in lines for pair in line.pairs()
         )
         say(_table(("from", "to", "owner", "trigger"), edges, f"{entity}: transitions"))
-        beyond = [(*pair, line.reason) for line in vocabulary.beyond for pair in line.pairs()]
-        if beyond:
-            say(_table(("from", "to", "reason"), beyond, f"{entity}: beyond the document"))
+        extra = [(*pair, line.reason) for line in vocabulary.extra for pair in line.pairs()]
+        if extra:
+            say(_table(("from", "to", "reason"), extra, f"{entity}: extra edges, not in the document"))
 
 
 def _show_proofs(proofs: list[ProfileProof]) -> None:
-    table = _table(("profile", "object", "edges realised", "beside", "beyond", "result"), ())
+    table = _table(("profile", "object", "edges realised", "indirect", "extra", "result"), ())
     for proof in proofs:
         own = " (own)" if proof.profile in profiles.custom_names() else ""
         for e in proof.entities:
@@ -194,8 +194,8 @@ def _show_proofs(proofs: list[ProfileProof]) -> None:
                 proof.profile + own,
                 e.entity,
                 f"{e.edges_realised} of {e.edges_total}{whose}",
-                str(e.beside or "-"),
-                str(len(e.beyond) or "-"),
+                str(e.indirect or "-"),
+                str(len(e.extra) or "-"),
                 Text(count_noun(len(e.problems), "problem"), "red")
                 if e.problems
                 else Text("proven", "green"),
@@ -207,9 +207,9 @@ def _show_sum(proofs: list[ProfileProof]) -> None:
     of_documents = [e for proof in proofs for e in proof.entities if not e.kernel_table]
     realised = sum(e.edges_realised for e in of_documents)
     total = sum(e.edges_total for e in of_documents)
-    beyond = sum(len(e.beyond) for e in of_documents)
+    extra = sum(len(e.extra) for e in of_documents)
     say(
-        f"{count_noun(len(proofs), 'profile')}: {realised} of {total} edges of the documents realised, {beyond} beyond them;"
+        f"{count_noun(len(proofs), 'profile')}: {realised} of {total} edges of the documents realised, {extra} extra edges;"
         f" {len(refinement.joint_states())} joint states of step, attempt and lease walked"
     )
 

@@ -29,9 +29,9 @@ def profile_diagram(profile: Profile, entity: Entity | None = None) -> str:
         vocabulary = profile.vocabulary(name)
         arrows = [(*pair, row.trigger) for row in vocabulary.edges for pair in row.pairs()]
         arrows += [
-            (*pair, f"{row.trigger} (beside the state)") for row in vocabulary.beside for pair in row.pairs()
+            (*pair, f"{row.trigger} (indirect)") for row in vocabulary.indirect for pair in row.pairs()
         ]
-        arrows += [(*pair, "beyond the document") for row in vocabulary.beyond for pair in row.pairs()]
+        arrows += [(*pair, "extra") for row in vocabulary.extra for pair in row.pairs()]
         first = [profile.word(name, next(iter(vocabulary.words)))]
         if len(chosen) == 1:
             lines += _body("", first, vocabulary.terminal, arrows, "  ")
