@@ -32,7 +32,7 @@ test: $(STAMP) ## Run the whole test suite (PostgreSQL included, nothing to inst
 
 # The inner loop: the kernel, the orchestrator on SQLite, the SDK; what starts processes or draws many cases is left to `make test`.
 QUICK      := kernel leaf profiles doctor proof expressions declared engine conformance sdk
-NOT_QUICK  := expressions/test_cost.py declared/test_confinement.py conformance/test_group_commit.py sdk/test_crashes.py sdk/test_concurrency.py
+NOT_QUICK  := expressions/test_cost.py conformance/test_group_commit.py sdk/test_crashes.py sdk/test_concurrency.py
 quick: $(STAMP) ## Run the quick part of the suite, on SQLite (under a minute)
 	$(BIN)/python -m pytest -q --numprocesses 4 --dist loadfile -k 'not postgres' $(QUICK:%=tests/%) $(NOT_QUICK:%=--ignore=tests/%)
 

@@ -1,6 +1,7 @@
 """The suite itself: no test hangs for good, and how the suite was started does not change what it tests."""
 
 import asyncio
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,13 @@ def test_the_suite_ignores_inherited_signal_dispositions() -> None:
 
 def test_every_test_has_a_time_limit(pytestconfig: pytest.Config) -> None:
     assert float(pytestconfig.getini("timeout")) == TIMEOUT_SECONDS
+
+
+def test_the_makefile_names_existing_tests() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    named = re.findall(r"^(?:NOT_)?QUICK +:= (.+)$", makefile, re.MULTILINE)
+    assert len(named) == 2
+    assert [name for line in named for name in line.split() if not (ROOT / "tests" / name).exists()] == []
 
 
 def test_a_plain_test_that_hangs_is_stopped(tmp_path: Path) -> None:
