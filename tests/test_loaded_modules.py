@@ -73,7 +73,7 @@ def loaded(folder: Path, program: str, *words: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def number(folder: Path) -> str:
+def run_id(folder: Path) -> str:
     """The id of a finished run in the folder's runs.db."""
     run(folder, COMMAND, "run", "app.py:greet", "--db", "runs.db")
     (line,) = json.loads(run(folder, COMMAND, "runs", "list", "--json", "--db", "runs.db").stdout)
@@ -103,8 +103,8 @@ def test_help_and_version_load_only_the_command_line(folder: Path, word: str) ->
 @pytest.mark.parametrize(
     "words", [["list"], ["list", "--json"], ["show", "RUN"], ["why", "RUN"], ["events", "RUN"]]
 )
-def test_listing_runs_loads_only_the_engine(folder: Path, number: str, words: list[str]) -> None:
-    asked = [number if word == "RUN" else word for word in words]
+def test_listing_runs_loads_only_the_engine(folder: Path, run_id: str, words: list[str]) -> None:
+    asked = [run_id if word == "RUN" else word for word in words]
     found = loaded(folder, COMMAND, "runs", *asked, "--db", "runs.db")
     assert "tenure.engine.engine" in found
     assert found & {*RARE, *LOGGING} == set()
@@ -120,10 +120,10 @@ def test_running_a_workflow_loads_only_logging_in_addition(folder: Path) -> None
     assert found & set(RARE) == set()
 
 
-def test_late_log_lines_go_to_stderr(folder: Path, number: str) -> None:
+def test_late_log_lines_go_to_stderr(folder: Path, run_id: str) -> None:
     logging = "\nfrom tenure.logs import get_logger\nget_logger('x').warning('it broke', n=1)"
     done = run(folder, COMMAND + logging, "runs", "list", "--json", "--db", "runs.db")
-    assert [line["id"] for line in json.loads(done.stdout)] == [number]
+    assert [line["id"] for line in json.loads(done.stdout)] == [run_id]
     assert "it broke" in done.stderr
     assert "n=1" in done.stderr
 

@@ -706,13 +706,13 @@ def _sleeping() -> list[int]:
 
 
 @pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_confinement(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without namespaces and without root."""
     monkeypatch.setattr(confinement, "_problem", lambda *_: "not here")
     monkeypatch.setattr(confinement, "_be_undumpable", lambda: None)
 
 
-@pytest.mark.usefixtures("nowhere")
+@pytest.mark.usefixtures("no_confinement")
 async def test_a_worker_refuses_commands_that_it_cannot_confine_by_default(
     tmp_path: Path,
 ) -> None:

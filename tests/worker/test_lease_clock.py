@@ -178,7 +178,7 @@ async def test_a_step_is_not_started_after_the_lease(
         assert notes(folder) == ["first", "stopped", "last"]
 
 
-def test_a_lease_counts_from_the_moment_of_asking(boot_clock: JumpingClock) -> None:
+def test_a_lease_counts_from_the_moment_of_the_request(boot_clock: JumpingClock) -> None:
     heartbeater = Heartbeater(lambda: None, lambda *_: None)  # type: ignore[arg-type, return-value]  # never started
     asked_at = clock.boot_seconds()
     boot_clock.seconds += 7

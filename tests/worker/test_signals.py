@@ -192,7 +192,7 @@ async def test_an_invalid_input_fails_its_run_and_not_the_worker(url: str, folde
     ("target", "message"),
     [
         ("no.such.module", "there is no module 'no.such.module'"),
-        ("tests.worker.flows:nobody", "has no registry, workflow or tool 'nobody'"),
+        (f"{flows.__name__}:nobody", "has no registry, workflow or tool 'nobody'"),
         (
             "tests.worker.flows:note",
             "has no registry, workflow or tool 'note'",
