@@ -27,7 +27,7 @@ steps:
     retry: {max: 2, backoff: [0.2s]}
   - id: gate
     approval: {title: "Release ${{ inputs.ref }}?", within: 24h}
-    if: "!inputs.urgent"                          # an urgent release asks nobody
+    if: "!inputs.urgent"                          # an urgent release needs no approval
   - id: announce
     uses: chat.post
     with: {text: "${{ steps.build.output.stdout }}, ${{ steps.scan.output.findings }} findings"}
