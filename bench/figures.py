@@ -250,7 +250,7 @@ LINEAR = Fraction(3, 2)
 CHILDREN_SECONDS = 20.0
 SUSPENDED_MEGABYTES = 200.0
 SUSPENDED_CPU = 0.02
-"""A smaller share cannot be told from none."""
+"""A smaller share cannot be distinguished from zero."""
 BARS = {
     ("code_first", "postgres"): Fraction(1, 6),
     ("code_first", "sqlite"): Fraction(1, 12),

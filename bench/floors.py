@@ -116,7 +116,7 @@ class SqliteFloor:
         return count * rows / (time.perf_counter() - started)
 
     async def commits(self, groups: int) -> list[float]:
-        """Seconds of seven bare single-row commits, so many times."""
+        """The seconds of seven bare single-row commits, for each of `groups` groups."""
         assert self._connection is not None
         cursor = self._connection.cursor()
         rows = _single_rows(groups, self._seq)
@@ -178,7 +178,7 @@ class PostgresFloor:
         return count * rows / (time.perf_counter() - started)
 
     async def commits(self, groups: int) -> list[float]:
-        """Seconds of seven bare single-row commits, so many times."""
+        """The seconds of seven bare single-row commits, for each of `groups` groups."""
         insert = await self._connection.prepare("insert into floor_event values ($1, $2, $3, $4, $5, $6)")
         rows = _single_rows(groups, self._seq)
         self._seq += groups * COMMITS_PER_RUN

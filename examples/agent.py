@@ -1,9 +1,9 @@
-"""Agent: a model chooses tools until it has an answer; every thought is recorded, with what it cost.
+"""Agent: a model chooses tools until it has an answer. Every call of the model is recorded with its cost.
 
     python examples/agent.py
 
-The model is a fake of a few lines, so that this runs anywhere and always the same. With a real one only `ask_model`
-changes: it is a step, so an answer that was paid for is never asked for again, whatever crashes after it.
+The model is a fake of a few lines, so that the example runs anywhere with the same result. For a real model, change only
+`ask_model`. It is a step, so an answer that was paid for is never requested again, even after a crash.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 import tenure
 
 TURNS_MAX = 10
-"""The budget: whoever has no answer by then has none."""
+"""The limit of turns. A conversation without an answer by then fails."""
 TURNS_PER_RUN = 2
-"""A long conversation goes on as a new run before its history grows long. (In earnest: some hundreds.)"""
+"""A long conversation continues as a new run before its history grows long. (In production: some hundreds.)"""
 
 
 @dataclass
 class Thought:
-    """What the model wants next: a tool with its argument, or, without one, to say its answer."""
+    """What the model wants next: a tool with its argument or, without a tool, to give its answer."""
 
     text: str
     tool: str | None = None
@@ -39,7 +39,7 @@ class Conversation:
 
 
 def fake_model(conversation: Conversation) -> Thought:
-    """Looks up two heights, subtracts them, answers."""
+    """Look up two heights, subtract them, answer."""
     match conversation.said:
         case []:
             return Thought("Mont Blanc", tool="look_up")
@@ -56,7 +56,7 @@ def fake_model(conversation: Conversation) -> Thought:
 
 @tenure.step(retries=5, agent="mountaineer")
 async def ask_model(conversation: Conversation) -> Thought:
-    """`agent` is who did it in the history; `report_cost` keeps what it cost beside the result."""
+    """`agent` names the model in the history. `report_cost` records the cost with the result."""
     thought = fake_model(conversation)
     words = len(" ".join(conversation.said).split())
     tenure.report_cost("acme", "acme-small", tokens_in=40 + words, tokens_out=12, money="0.0004")
@@ -82,12 +82,12 @@ TOOLS: dict[str, Callable[[str], Awaitable[str]]] = {"look_up": look_up, "calcul
 
 @tenure.workflow
 async def answer(conversation: Conversation) -> str:
-    """The loop. All it needs to go on is its argument, which is why it can be restarted with it."""
+    """The loop. Its whole state is its argument, so it can restart with it."""
     while conversation.turns < TURNS_MAX:
         thought = await ask_model(conversation)
         conversation.turns += 1
         if thought.tool is None:
-            # A proposal waits for nobody: the run ends, and people decide about it when they do.
+            # A proposal does not block: the run ends, and people decide later.
             await tenure.propose("Publish the answer", {"answer": thought.text})
             return thought.text
         tool = TOOLS.get(thought.tool)
@@ -100,7 +100,7 @@ async def answer(conversation: Conversation) -> str:
 async def main() -> None:
     async with tenure.Engine() as engine, engine.worker():
         run = await engine.start(answer, Conversation("How much higher is Mont Blanc than the Zugspitze?"))
-        print(await run.result())  # of the last run, wherever the conversation went on
+        print(await run.result())  # the result of the last run of the conversation
 
         spent, calls, last = 0.0, 0, run.id
         while True:
@@ -112,7 +112,7 @@ async def main() -> None:
             if view.restarted_as is None:
                 break
             last = view.restarted_as
-            print("  (goes on as a new run)")
+            print("  (continues as a new run)")
         print(f"{calls} calls of the model, {spent:.4f} USD")
 
         await engine.approve(last, approver="grace")

@@ -1,8 +1,8 @@
-"""Approval: a workflow that asks people, and does nothing at all while they think.
+"""Approval: a workflow that asks people, and uses no resources while it waits for them.
 
     python examples/approval.py
 
-Small refunds are paid at once. Large ones wait for somebody's answer; meanwhile the run holds neither memory nor a
+Small refunds are paid immediately. Large ones wait for a person's answer. A waiting run holds neither memory nor a
 worker, so "within two days" costs nothing.
 """
 
@@ -15,14 +15,14 @@ import tenure
 
 @tenure.step
 async def pay(customer: str, euros: int) -> str:
-    """The key is the same at every try of this step: whoever moves the money can recognise a repeat by it."""
+    """The key is the same in every try of this step, so that the payment service can recognize a repeat."""
     print(f"paying {euros} EUR to {customer} (key {tenure.current().key})")
     return f"{customer} got {euros} EUR"
 
 
 @tenure.workflow
 async def refund(customer: str, euros: int) -> str:
-    """Ask where it matters. A refusal is an exception; uncaught it would fail the run."""
+    """Ask for an approval of large refunds. A rejection raises an exception. If it is not caught, it fails the run."""
     if euros > 100:
         try:
             decision = await tenure.approve(
@@ -49,7 +49,7 @@ async def main() -> None:
         for question in await engine.approvals.list():
             print(f"asked: {question.action} {question.question}")
 
-        # Anybody with access to the database can answer: this program, or `tenure approvals approve RUN`.
+        # Everyone with access to the database can answer: this program, or `tenure approvals approve RUN`.
         bob, eve = large
         await engine.approve(bob.id, approver="grace")
         await engine.reject(eve.id, approver="grace", reason="there was no such order")

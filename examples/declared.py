@@ -1,8 +1,8 @@
-"""Declared: the same things in a YAML file. Commands, tools written in Python, a question, an event.
+"""Declared: a workflow in a YAML file, with commands, tools written in Python, an approval and an event.
 
     python examples/declared.py
 
-Nothing of yours runs to decide what comes next: the plan is fixed when the run is submitted, and can be reviewed before.
+None of your code decides what comes next: the plan is fixed when the run is submitted, and can be reviewed before.
 docs/declared.md has every key.
 """
 
@@ -27,7 +27,7 @@ steps:
     retry: {max: 2, backoff: [0.2s]}
   - id: gate
     approval: {title: "Release ${{ inputs.ref }}?", within: 24h}
-    if: "!inputs.urgent"                          # an urgent release asks nobody
+    if: "!inputs.urgent"                          # an urgent release needs no approval
   - id: announce
     uses: chat.post
     with: {text: "${{ steps.build.output.stdout }}, ${{ steps.scan.output.findings }} findings"}
@@ -36,7 +36,7 @@ steps:
 
 @tenure.tool("registry.scan")
 async def scan(image: str) -> dict[str, object]:
-    """Arguments come by name, checked against the signature; the result is the step's output."""
+    """Arguments are passed by name and checked against the signature. The result is the step's output."""
     if tenure.current().attempt == 1:
         raise ConnectionError("the registry is busy")
     return {"image": image, "findings": 0}
@@ -44,14 +44,14 @@ async def scan(image: str) -> dict[str, object]:
 
 @tenure.tool("chat.post")
 def post(text: str) -> None:
-    """A plain function is as good: it runs in a thread."""
+    """A plain function works, too. It runs in a thread."""
     print(f"chat: {text}")
 
 
 async def main() -> None:
     release = declared.load_workflow(
         RELEASE, "release.yaml"
-    )  # what is wrong in a file is told at once, with its line
+    )  # errors in a file are reported immediately, with their lines
     print(f"{release.name}: {', '.join(step.id for step in release.steps)}")
     async with tenure.Engine() as engine, engine.worker(commands=True):
         urgent = await engine.submit(release, {"ref": "v1.1", "urgent": True})

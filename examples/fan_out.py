@@ -1,9 +1,9 @@
-"""Fan-out: many things at once, a few at a time, each of them recorded by itself.
+"""Fan-out: many steps at once, a few at a time, each recorded on its own.
 
     python examples/fan_out.py
 
-`tenure.map` calls one step per item, `tenure.gather` does different things side by side, and `tenure.start` begins
-another workflow as a run of its own. After a crash only what is missing is done again.
+`tenure.map` calls one step per item, `tenure.gather` makes different calls concurrently, and `tenure.start` starts
+another workflow as its own run. After a crash, only the missing steps are done again.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ PRICES = {"north": 12, "east": 9, "south": 11, "west": 10}
 
 @tenure.step(retries=2, backoff=["0.1s"])
 async def ask_price(shop: str) -> int:
-    """One shop fails at first and is tried again; one does not exist, which no retry changes."""
+    """One shop fails at first and is retried. One does not exist, so a retry would not help."""
     await asyncio.sleep(0.1)
     if shop == "east" and tenure.current().attempt == 1:
         raise ConnectionError("the line is down")
@@ -34,7 +34,7 @@ async def exchange_rate() -> float:
 
 @tenure.workflow
 async def best_price(shops: list[str]) -> str:
-    """Three shops at a time; what went wrong comes back in its place instead of stopping the others."""
+    """Three shops at a time. An error is returned in its place, and does not stop the others."""
     prices = await tenure.map(ask_price, shops, limit=3, return_exceptions=True)
     known = {shop: price for shop, price in zip(shops, prices, strict=True) if isinstance(price, int)}
     best = min(known, key=lambda shop: known[shop])
@@ -43,7 +43,7 @@ async def best_price(shops: list[str]) -> str:
 
 @tenure.workflow
 async def compare(shops: list[str]) -> str:
-    """A child is a run with a history of its own; this one waits for it and for the rate side by side."""
+    """A child is a run with its own history. This run waits for the child and for the rate concurrently."""
     child = await tenure.start(best_price, shops)
     best, rate = await tenure.gather(child.result(), exchange_rate())
     return f"{best} (rate {rate})"

@@ -1,9 +1,9 @@
-"""Hello: a workflow is a function, its steps are functions, and what a step has returned is kept.
+"""Hello: a workflow is a function, its steps are functions, and the result of each step is recorded.
 
     python examples/hello.py
 
-Every step's result is written to the database before the next step begins. Should this program die between two
-greetings, the next worker on the same database would go on with the one that is missing.
+Every step's result is written to the database before the next step begins. If this program dies between two
+greetings, the next worker on the same database continues with the missing one.
 """
 
 import os
@@ -14,14 +14,14 @@ import tenure
 
 @tenure.step
 async def greet(name: str) -> str:
-    """A step does the work: it may call out, write files, fail, and be tried again."""
+    """A step does the work: it may call other services, write files, fail, and be retried."""
     print(f"greeting {name} ...")
     return f"Hello, {name}!"
 
 
 @tenure.workflow
 async def hello(names: list[str]) -> list[str]:
-    """A workflow says what comes after what, in ordinary Python."""
+    """A workflow defines the order of its steps, in ordinary Python."""
     return [await greet(name) for name in names]
 
 

@@ -3,8 +3,8 @@
     runner = PlainRunner("http://127.0.0.1:8700", "tn_...", ["default|tool:build"])
     runner.run_one(work)      # work(job) -> output; job.checkpoint, job.log, job.act, job.upload, job.canceled
 
-It repeats what had no answer with the same numbers, beats from a thread of its own, and stops its own work when the lease's time has
-passed without an answer. It passes the conformance suite:
+It repeats a request without an answer under the same numbers, sends heartbeats from its own thread, and stops its own work when the
+lease has expired without an answer. It passes the conformance suite:
 
     tenure runner conformance -- python examples/plain_runner.py
 """
@@ -26,7 +26,7 @@ AGAIN = (429, 502, 503)
 
 
 class Refused(Exception):
-    """An answer from 400 on."""
+    """An answer with status 400 or above."""
 
     def __init__(self, status: int, error: dict[str, Any]) -> None:
         super().__init__(f"{status} {error.get('code')}: {error.get('message')}")
@@ -36,15 +36,15 @@ class Refused(Exception):
 
 
 class Canceled(Exception):
-    """The job was asked to stop, and has."""
+    """The job was asked to stop, and has stopped."""
 
 
 class Suspended(Exception):
-    """The step waits, and the lease is over."""
+    """The step waits, and the lease has ended."""
 
 
 class NotDone(Exception):
-    """An act that will not be done: `state` and `code`."""
+    """An act that will not be done, with its `state` and `code`."""
 
 
 class PlainRunner:
@@ -60,7 +60,7 @@ class PlainRunner:
     def ask(
         self, method: str, path: str, token: str, body: Any = None, kind: str = "application/json"
     ) -> Any:
-        """Send a request until there is an answer; the answer's JSON, or its bytes."""
+        """Send a request until it is answered. The result is the answer's JSON, or its bytes."""
         content = json.dumps(body).encode() if kind == "application/json" and body is not None else body
         headers = {"Authorization": f"Bearer {token}"} | ({"Content-Type": kind} if body is not None else {})
         deadline = time.monotonic() + self.patience_seconds
@@ -89,7 +89,7 @@ class PlainRunner:
             time.sleep(0.05)
 
     def claim(self, wait_s: float = 0, most: int = 1) -> list["Job"]:
-        """Take jobs."""
+        """Claim jobs."""
         asked = {
             "claim_id": secrets.token_hex(8),  # the same in every repeat
             "capabilities": self.capabilities,
@@ -100,7 +100,7 @@ class PlainRunner:
         return [Job(self, lease) for lease in self.ask("POST", "/runner/claim", self.key, asked)["leases"]]
 
     def run_one(self, work: Callable[["Job"], Any], wait_s: float = 10) -> "Job | None":
-        """Take one job, do it, and say how it went."""
+        """Claim one job, do it, and report the outcome."""
         for job in self.claim(wait_s):
             job.do(work)
             return job
@@ -139,14 +139,14 @@ class Job:
         return answer
 
     def state(self) -> dict[str, Any]:
-        """What there is to go on from."""
+        """The recorded state from which the job continues."""
         found: dict[str, Any] = self.runner.ask(
             "GET", f"/runner/leases/{self.lease['id']}", self.lease["token"]
         )
         return found
 
     def checkpoint(self, name: str, output: Any = None) -> None:
-        """Record a sub-result."""
+        """Record a checkpoint."""
         self.say("checkpoint", name=name, output=output)
 
     def log(self, *lines: str) -> None:
@@ -154,7 +154,7 @@ class Job:
         self.say("log", lines=[{"text": line} for line in lines])
 
     def act(self, label: str, action: str, **what: Any) -> Any:
-        """Have the server do something; what the service answered. `Suspended` while people are asked."""
+        """Let the server do an action. The result is the service's answer. Raises `Suspended` while people are asked."""
         path = f"/runner/leases/{self.lease['id']}/act"
         while True:
             asked = {"label": label, "action": action, **what}
@@ -184,13 +184,13 @@ class Job:
         return found
 
     def begin(self) -> None:
-        """Acknowledge, begin, and beat from now on."""
+        """Acknowledge the lease, start the step, and send heartbeats from now on."""
         self.say("ack")
         self.say("running")
         threading.Thread(target=self._beat, daemon=True).start()
 
     def do(self, work: Callable[["Job"], Any]) -> None:
-        """Do the work; the last word is said here."""
+        """Do the work, and report the outcome."""
         try:
             self.begin()
             output = work(self)
@@ -200,7 +200,7 @@ class Job:
             self.outcome = "suspended"
         except NotDone as refused:
             self.outcome = "refused"
-            if refused.args[0] != "refused":  # else the step has ended
+            if refused.args[0] != "refused":  # otherwise the step has ended
                 self.say("fail", code=refused.args[1], message="it was not done", retryable=False)
         except Canceled:
             self.say("cancel-ack")
@@ -231,14 +231,14 @@ class Job:
                     return
 
 
-# --------------------------------------------------------------------------------- what the conformance suite asks for
+# --------------------------------------------------------------------------------- the tool of the conformance suite
 
 REFERENCE = "$tenure.artifact"
 INLINE_BYTES_MAX = 256 * 1024
 
 
 class Failed(Exception):
-    """The job fails, with a code of its own."""
+    """The job fails, with its own code."""
 
     def __init__(self, code: str, message: str, retryable: bool) -> None:
         super().__init__(message)
@@ -247,7 +247,7 @@ class Failed(Exception):
 
 
 class Stopped(Exception):
-    """The lease is over: nothing is said any more."""
+    """The lease has ended, so nothing more is sent."""
 
 
 def work_for(job: Job, seconds: float) -> None:
@@ -262,14 +262,14 @@ def work_for(job: Job, seconds: float) -> None:
 
 
 def given(job: Job) -> Any:
-    """The input of a job, wherever it lies."""
+    """The input of a job, which may be an artifact."""
     if isinstance(job.input, dict) and REFERENCE in job.input:
         return json.loads(job.download(job.input[REFERENCE]))
     return job.input
 
 
 def kept(job: Job, output: Any) -> Any:
-    """An output as it is sent: one that is too large is uploaded, and a reference sent in its place."""
+    """An output as it is sent. A large one is uploaded, and a reference is sent instead."""
     body = json.dumps(output).encode()
     if len(body) <= INLINE_BYTES_MAX:
         return output
@@ -277,7 +277,7 @@ def kept(job: Job, output: Any) -> Any:
 
 
 def awaited(job: Job, **what: Any) -> dict[str, Any]:
-    """Open a wait, let go of the lease until it has settled, and then go on from its answer."""
+    """Open a wait, release the lease until the wait has settled, and continue with its answer."""
     opened = job.say("wait", label="asked", **what)
     known = {wait["no"]: wait for wait in job.state()["waits"]}
     if (
@@ -350,7 +350,7 @@ def conformance(job: Job) -> Any:
 
 
 def main() -> None:
-    """Serve until somebody ends the process; what it needs to know is in its environment."""
+    """Serve until the process is ended. The settings are environment variables."""
     runner = PlainRunner(
         os.environ["TENURE_SERVER"],
         os.environ["TENURE_KEY"],

@@ -1,9 +1,9 @@
-"""Schedule: a workflow by the clock, in a time zone, once per slot however many schedulers there are.
+"""Schedule: a workflow that starts on a schedule, in a time zone, once per slot with any number of schedulers.
 
     python examples/schedule.py
 
-Any process with an open engine looks for slots that have come. Each slot's run is made under the slot's own key, so
-two schedulers make one run. This example does not wait for the night: it starts one run beside the slots.
+Any process with an open engine looks for due slots. The run of a slot is created under the slot's own key, so two
+schedulers create one run. This example does not wait for the night: it triggers one run by hand.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def main() -> None:
             "30 2 * * *",
             zone="Europe/Berlin",
             input={"regions": ["eu", "us"]},
-            catch_up="last",  # after a downtime: the newest slot that was missed, not all of them
+            catch_up="last",  # after a downtime, start only the newest missed slot
         )
         print(f"{nightly.name}: {nightly.cron} in {nightly.zone}")
         for slot in await schedules.next("nightly-report", count=3):

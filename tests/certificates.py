@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificate(folder: Path, host: str) -> tuple[Path, Path]:
-    """A certificate for a name, which is its own authority, and its key."""
+    """A self-signed certificate for a host, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     made = (

@@ -1,15 +1,15 @@
-"""What every test can use: async tests, clause markers, a PostgreSQL of its own.
+"""Fixtures and hooks for all tests: async tests, clause markers, a private PostgreSQL.
 
 - `async def test_…` runs under `asyncio.Runner`, with a limit of 60 seconds unless
-  `@pytest.mark.guard_seconds(n)` gives another. Set up what it needs with async context managers.
-- Every test is stopped after `timeout` of pyproject.toml, also a plain one that hangs in a system call (pytest-timeout).
-- Processes that tests start get the default signal dispositions, however the suite itself was started.
-- A task or future of the test that fails, and that nobody asks how it ended, fails the test.
+    `@pytest.mark.guard_seconds(n)` gives another. Use async context managers for set-up.
+- Every test is stopped after `timeout` of pyproject.toml (pytest-timeout), even if it hangs in a system call.
+- Processes that tests start get the default signal dispositions, even if the suite was started with others.
+- A test fails if one of its tasks or futures fails and the exception is never retrieved.
 - `@pytest.mark.clause("GWI-12")` names a clause the test proves; an unknown id stops the run.
-- Every move, path and approval edge the kernel takes is noted; when the whole suite runs, also divided over several
-  processes, it fails in the end for those nobody walked (`test_edges.py`).
-- `postgres_dsn` is the address of an empty database, made for this test and dropped after it; `migrated_dsn` of a migrated one
-  without a row (`tests/databases.py`).
+- Every move, path and approval edge that the kernel takes is recorded. When the whole suite runs, in one process or in
+  several, it fails at the end if an edge was never taken (`test_edges.py`).
+- `postgres_dsn` is the address of an empty database, which is created for the test and dropped after it. `migrated_dsn` is
+  the address of a migrated database without rows (`tests/databases.py`).
 """
 
 import asyncio
@@ -32,11 +32,11 @@ from tools.s3_server import PrivateS3
 
 GUARD_SECONDS = 60.0
 TIMEOUT_SECONDS = 300.0
-"""Of every test; `timeout` in pyproject.toml."""
+"""For every test; the same as `timeout` in pyproject.toml."""
 LONGEST = ("docs", "simulation", "worker", "chaos", "server", "cli", "sdk")
-"""Folders whose files take longest: they go first, so that no process is left alone with one of them at the end."""
+"""The folders with the slowest files. They run first, so that no process is left with a slow file at the end."""
 
-# A shared machine may stall: time limits are the guard's business. A failure prints its reproduction.
+# No deadline, because a shared machine may stall; the guard limits the time. A failure prints how to reproduce it.
 hypothesis.settings.register_profile("tenure", deadline=None, print_blob=True, max_examples=cases(EXAMPLES))
 hypothesis.settings.load_profile("tenure")
 
@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     for item in items:
         guard = item.get_closest_marker("guard_seconds")
-        if guard is not None:  # the guard's own message comes first
+        if guard is not None:  # so that the guard reports first
             seconds = max(float(guard.args[0]) + 60.0, TIMEOUT_SECONDS)
             item.add_marker(pytest.mark.timeout(seconds * cases(1)))  # a hunt draws more cases
     last = [item for item in items if item.path.name == "test_edges.py"]
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_whole(config: pytest.Config) -> bool:
-    """Whether nothing of the suite is left out."""
+    """Whether the whole suite was selected."""
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(
         config.getoption(name, None)
         for name in ("keyword", "markexpr", "deselect", "lf", "ignore", "ignore_glob")
@@ -72,7 +72,7 @@ def _is_whole(config: pytest.Config) -> bool:
 
 
 def pytest_configure() -> None:
-    """A shell starts its background jobs with SIGINT ignored, and ignored signals are inherited by every process."""
+    """Reset inherited signal dispositions: a shell starts background jobs with SIGINT ignored, and child processes inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for inherited in (signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(inherited) is signal.SIG_IGN:
@@ -80,24 +80,24 @@ def pytest_configure() -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Have the kernel note what it walks."""
+    """Let the kernel record the edges that it takes."""
     note_walks()
 
 
-# Where the suite is divided over several processes (`pytest -n`), each sends what it has walked to the one that waits.
+# With several processes (`pytest -n`), each one sends the edges that it took to the main process.
 
 _walked: Walked = {}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A process of the suite has ended."""
+    """Collect the edges of a process that has ended."""
     for kind, found in getattr(node, "workeroutput", {}).get("walked", {}).items():
         _walked[kind] = sorted({*_walked.get(kind, ()), *found})
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Send it; or, where everything has come together, be the gate of test_edges.py."""
+    """In a worker process, send the edges. In the main process, fail if an edge is missing, as test_edges.py does."""
     sent: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if sent is not None:
         sent["walked"] = walked_here()
@@ -114,19 +114,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     marker = pyfuncitem.get_closest_marker("guard_seconds")
     seconds = float(marker.args[0]) if marker else GUARD_SECONDS
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    unasked: list[str] = []
+    unretrieved: list[str] = []
     with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(partial(_note_unasked, unasked))
+        runner.get_loop().set_exception_handler(partial(_note_unretrieved, unretrieved))
         runner.run(_guarded(pyfuncitem.obj(**arguments), seconds))
-    if unasked:
-        pytest.fail("\n".join(unasked))
+    if unretrieved:
+        pytest.fail("\n".join(unretrieved))
     return True
 
 
-def _note_unasked(unasked: list[str], loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A future or task has failed and nobody has asked it: see `tenure.futures`."""
+def _note_unretrieved(
+    unretrieved: list[str], loop: asyncio.AbstractEventLoop, context: dict[str, Any]
+) -> None:
+    """Record a failed future or task whose exception was never retrieved: see `tenure.futures`."""
     if "never retrieved" in context["message"]:
-        unasked.append(f"{context['message']}: {context.get('exception')!r} of {context.get('future')!r}")
+        unretrieved.append(f"{context['message']}: {context.get('exception')!r} of {context.get('future')!r}")
     else:
         loop.default_exception_handler(context)
 
@@ -143,8 +145,8 @@ async def _guarded(test: Coroutine[Any, Any, None], seconds: float) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_hidden_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What earlier tests have kept from commands is not kept from this test's: each hidden path is work for each command."""
+def _reset_hidden_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the paths that earlier tests hid from commands, because every hidden path slows commands down."""
     monkeypatch.setattr(private_files, "_hidden", {})
 
 
@@ -178,6 +180,6 @@ def postgres_dsn(databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def migrated_dsn(databases: Databases) -> Iterator[str]:
-    """The address of a migrated database without a row, that only this test uses."""
+    """The address of a migrated database without rows that only this test uses."""
     with databases.migrated() as dsn:
         yield dsn

@@ -1,7 +1,7 @@
-"""Databases on the test's PostgreSQL: empty ones, made and dropped, and migrated ones that are lent to one test after another.
+"""Databases on the test's PostgreSQL: empty ones for one test each, and migrated ones that tests use one after another.
 
-Law: a test that borrows a migrated database gets it without a row and with the schema as it was migrated. To empty one
-takes some milliseconds, to make one two hundred; one whose schema a test has changed is dropped. What the planner has counted stays.
+Law: a test that borrows a migrated database gets it without rows and with the migrated schema. Emptying a database takes
+a few milliseconds, creating one two hundred. A database whose schema was changed by a test is dropped. The planner's statistics are kept.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Databases:
         self._empty = ""
 
     def close(self) -> None:
-        """Drop what is left."""
+        """Drop the databases that are left."""
         for name in self._free:
             self._drop(name)
         self._runner.run(self._owner.close())
@@ -59,17 +59,17 @@ class Databases:
 
     @contextmanager
     def empty(self) -> Iterator[str]:
-        """The address of a database with nothing in it."""
+        """The address of an empty database."""
         name = self._make()
         yield self._server.dsn(name)
         self._drop(name)
 
     @contextmanager
     def migrated(self) -> Iterator[str]:
-        """The address of a migrated database without a row."""
+        """The address of a migrated database without rows."""
         name = self._free.pop() if self._free else self._migrated()
         yield self._server.dsn(name)
-        if self._runner.run(self._emptied(name)):
+        if self._runner.run(self._reset(name)):
             self._free.append(name)
         else:
             self._drop(name)
@@ -85,19 +85,19 @@ class Databases:
     def _migrated(self) -> str:
         name = self._make()
         self._runner.run(PostgresStore(self._server.dsn(name)).migrate())
-        self._runner.run(self._look(name))
+        self._runner.run(self._record_schema(name))
         return name
 
-    async def _look(self, name: str) -> None:
-        """Note what a migrated database is like."""
+    async def _record_schema(self, name: str) -> None:
+        """Record the schema of a migrated database, and the statement that empties it."""
         connection = await asyncpg.connect(self._server.dsn(name))
         tables = sorted({row[0] for row in await connection.fetch(_TABLES)} - {"schema_version"})
         self._empty = ";".join(f"delete from tenure.{table}" for table in tables)
         self._schema = await connection.fetchval(_SCHEMA)
         await connection.close()
 
-    async def _emptied(self, name: str) -> bool:
-        """End whoever is still connected, delete every row, and say whether the schema is what it was."""
+    async def _reset(self, name: str) -> bool:
+        """Close all connections and delete every row. The result is whether the schema is unchanged."""
         await self._owner.execute(
             f"select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{name}'"
         )

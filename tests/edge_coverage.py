@@ -1,4 +1,4 @@
-"""What the kernel and the records of keys have walked in this process, and what nobody has."""
+"""The edges that the kernel and the idempotency records have taken in this process, and the edges that are missing."""
 
 from tenure.kernel import draft
 from tenure.kernel.decide import acts, receipts, termination, ticks, waits
@@ -10,16 +10,16 @@ NEVER = {
     (
         "created",
         "canceled",
-    ): "A run leaves `created` in the commit that makes it: whoever cancels finds it planning.",
+    ): "A run leaves `created` in the commit that creates it, so a cancel finds it in `planning`.",
 }
-"""Paths that the tables have and no story can walk, each with its reason."""
+"""Paths that the tables have and no test can take, each with the reason."""
 
 Walked = dict[str, list[str]]
 """`moves`, `paths` and `edges` as texts, so that they can be sent to another process."""
 
 
-class NotingMachine(Machine):
-    """A machine that notes the rows it is asked for."""
+class RecordingMachine(Machine):
+    """A machine that records the edges that it takes."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine.name, machine.first, machine.terminal, machine.edges)
@@ -32,38 +32,43 @@ class NotingMachine(Machine):
 
 
 _ALONE = (APPROVAL, RECEIPT, IDEMPOTENCY)
-"""Machines that move by themselves, an edge at a time."""
-_NOTING = {machine.name: NotingMachine(machine) for machine in _ALONE}
+"""Machines that take one edge at a time, outside of moves."""
+_RECORDING = {machine.name: RecordingMachine(machine) for machine in _ALONE}
 
 
 def note_walks() -> None:
-    """Have the kernel of this process note what it walks."""
+    """Let the kernel of this process record the edges that it takes."""
     draft.walked_moves, draft.walked_paths = set(), set()
     for module in (waits, ticks, termination, acts):
-        vars(module)["APPROVAL"] = _NOTING["approval"]
-    vars(receipts)["RECEIPT"] = _NOTING["receipt"]
-    vars(idempotency)["IDEMPOTENCY"] = _NOTING["idempotency record"]
+        vars(module)["APPROVAL"] = _RECORDING["approval"]
+    vars(receipts)["RECEIPT"] = _RECORDING["receipt"]
+    vars(idempotency)["IDEMPOTENCY"] = _RECORDING["idempotency record"]
 
 
 def walked_here() -> Walked:
-    """What was walked in this process so far."""
+    """The edges that were taken in this process so far."""
     assert draft.walked_moves is not None
     assert draft.walked_paths is not None
     return {
         "moves": sorted(f"{name} from {place}" for name, place in draft.walked_moves),
         "paths": sorted(f"{old} -> {new}" for old, new in draft.walked_paths),
-        "edges": sorted(f"{name}'s {edge}" for name, noting in _NOTING.items() for edge in noting.walked),
+        "edges": sorted(
+            f"{name}'s {edge}" for name, machine in _RECORDING.items() for edge in machine.walked
+        ),
     }
 
 
 def missing(walked: Walked) -> list[str]:
-    """What nobody has walked, and what nobody should have."""
+    """A line for each edge that no test has taken, and for each path that should not exist."""
     moves = {f"{name} from {place}" for name, place in MOVES}
     paths = {f"{old} -> {new}" for old, new in RUN_PATHS.keys() - NEVER.keys()}
     edges = {f"{machine.name}'s {edge}" for machine in _ALONE for edge in machine.edges}
     return [
         *(f"no test makes the move {move}" for move in sorted(moves.difference(walked["moves"]))),
         *(f"no test takes the path {path}" for path in sorted(paths.difference(walked["paths"]))),
-        *(f"a test takes the path {path}, which is none" for path in sorted(set(walked["paths"]) - paths)),
+        *(
+            f"a test takes the path {path}, which should not exist"
+            for path in sorted(set(walked["paths"]) - paths)
+        ),
         *(f"no test takes the {edge}" for edge in sorted(edges.difference(walked["edges"]))),
     ]

@@ -1,8 +1,8 @@
-"""How long the event loop's thread is held: the CPU time of every turn of the loop, whatever else the machine does.
+"""The time for which callbacks hold the event loop: the CPU time of every turn of the loop, independent of the machine's load.
 
     with watched_turns() as turns:
         ...
-    assert turns.longest() < 0.05, turns.told()
+    assert turns.longest() < 0.05, turns.describe()
 
 Law: a turn is one callback of the loop. Its cost is CPU time of the loop's thread, so neither waiting nor other threads count.
 """
@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Any
 
 HELD_SECONDS_MAX = 0.05
-"""What one turn may take."""
+"""The most CPU time that one turn may take."""
 
 
 class Turns:
-    """The longest turns so far, and what they did."""
+    """The longest turns so far, and their callbacks."""
 
     def __init__(self) -> None:
         self.found: list[tuple[float, str]] = []
@@ -28,20 +28,20 @@ class Turns:
         """The CPU time of the longest turn."""
         return max((seconds for seconds, _ in self.found), default=0.0)
 
-    def told(self) -> str:
-        """The longest turns, for people."""
+    def describe(self) -> str:
+        """The longest turns as text."""
         worst = sorted(self.found, reverse=True)[:5]
         return "; ".join(f"{seconds * 1000:.0f} ms: {what}" for seconds, what in worst)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Drop the recorded turns."""
         self.found.clear()
 
 
 @contextmanager
 def watched_turns(least: float = 0.01) -> Iterator[Turns]:
-    """Watch every turn of every loop of this thread; those of less than `least` seconds are not kept. The garbage collector
-    rests: when it runs is nobody's doing."""
+    """Record the turns of all event loops of this thread that take at least `least` seconds. The garbage collector is off,
+    because a collection could fall into any turn."""
     turns = Turns()
     original = asyncio.Handle._run
 
@@ -50,19 +50,19 @@ def watched_turns(least: float = 0.01) -> Iterator[Turns]:
         original(self)
         seconds = time.thread_time() - began
         if seconds >= least:
-            turns.found.append((seconds, _what(self)))
+            turns.found.append((seconds, _describe_callback(self)))
 
     gc.collect()
     gc.disable()
-    asyncio.Handle._run = run  # type: ignore[method-assign]  # the loop calls it by its name
+    asyncio.Handle._run = run  # type: ignore[method-assign]  # the loop finds it by this name
     try:
         yield turns
     finally:
-        asyncio.Handle._run = original  # type: ignore[method-assign]  # as it was
+        asyncio.Handle._run = original  # type: ignore[method-assign]  # restored
         gc.enable()
 
 
-def _what(handle: Any) -> str:
+def _describe_callback(handle: Any) -> str:
     callback = handle._callback
     task = getattr(callback, "__self__", None)
     return repr(task)[:200] if isinstance(task, asyncio.Task) else repr(callback)[:200]

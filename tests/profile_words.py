@@ -1,8 +1,8 @@
-"""A run's life in the words of its profile, read from its events alone.
+"""The life of a run in the words of its profile, read from its events.
 
-Every edge a run, its steps, their attempts and leases took is in the events, in order; a profile says which
-word each state has. So what a user of that profile would have seen, change by change, can be told afterwards
-and held against the document's own table.
+The events have every edge that a run, its steps, their attempts and their leases took, in order. A profile has a word for
+each state. So a test can derive every change that a user of the profile saw, and compare it with the table of the
+profile's source document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenure.kernel.run_rows import EventRow
 
 
 class Taken(NamedTuple):
-    """An edge as the history has it."""
+    """An edge in the history."""
 
     machine: str
     state: str
@@ -30,7 +30,7 @@ class Taken(NamedTuple):
 
 
 def edges(events: Iterable[EventRow]) -> Iterator[Taken]:
-    """Every edge taken, in order."""
+    """Every edge that was taken, in order."""
     for event in events:
         for entry in decode_body(event).get("edges", ()):
             for machine, state, following, owner in entry["edges"]:
@@ -38,12 +38,12 @@ def edges(events: Iterable[EventRow]) -> Iterator[Taken]:
 
 
 def run_states(events: Iterable[EventRow]) -> list[str]:
-    """The kernel's states of the run, from its first."""
+    """The kernel's states of the run, beginning with the first."""
     return ["created", *(edge.next for edge in edges(events) if edge.machine == "run")]
 
 
 def run_words(profile: str, events: Iterable[EventRow]) -> list[str]:
-    """What the run was called, each change once; REPORTED and alike come from the fact."""
+    """The words for the run, each change once. Words such as REPORTED come from an event, not from a state."""
     events = list(events)
     given = profiles.get(profile)
     words: list[str] = []
@@ -55,7 +55,7 @@ def run_words(profile: str, events: Iterable[EventRow]) -> list[str]:
 
 
 def step_words(profile: str, events: Iterable[EventRow], idx: int = 0) -> list[str]:
-    """What a step was called, each change once."""
+    """The words for a step, each change once."""
     given = profiles.get(profile)
     words = [given.word("step", "pending")]
     outcome: str | None = None
@@ -73,7 +73,7 @@ def step_words(profile: str, events: Iterable[EventRow], idx: int = 0) -> list[s
 
 
 def lives(profile: str, entity: Entity, events: Iterable[EventRow], idx: int = 0) -> list[list[str]]:
-    """What each attempt (or lease) of a step was called, one list per attempt."""
+    """The words for each attempt (or lease) of a step, one list per attempt."""
     given = profiles.get(profile)
     first = "created" if entity == "attempt" else "granted"
     found: list[list[str]] = []
@@ -97,7 +97,7 @@ def changes(words: Iterable[str]) -> set[tuple[str, str]]:
 
 
 def table(profile: str, entity: Entity) -> set[tuple[str, str]]:
-    """Every change the profile allows: the document's edges and those it lists beyond it."""
+    """Every change that the profile allows: the document's edges and the profile's additions."""
     vocabulary = profiles.get(profile).vocabulary(entity)
     lines = [*vocabulary.edges, *vocabulary.indirect, *vocabulary.extra]
     return {pair for line in lines for pair in line.pairs()}

@@ -1,4 +1,4 @@
-"""The canonical form of JSON: RFC 8785 by its examples, integers in full, and one form for each value."""
+"""The canonical form of JSON: the examples of RFC 8785, integers in full, and one form for each value."""
 
 import json
 import struct
@@ -35,7 +35,7 @@ NUMBERS = {
     "becbf647612f3696": "-0.0000033333333333333333",
     "43143ff3c1cb0959": "1424953923781206.2",
 }
-"""Appendix B: the bits of a double, and how it is written."""
+"""Appendix B: the bits of a double, and its text."""
 IN_FULL = {
     "4430000000000000": "295147905179352825856",
     "44b52d02c7e14af5": "99999999999999974834176",
@@ -45,7 +45,7 @@ IN_FULL = {
     "444b1ae4d6e2ef4f": "999999999999999868928",
     "444b1ae4d6e2ef50": "1000000000000000000000",
 }
-"""The rest of it, where our addition to the RFC makes a difference: integers are written in full."""
+"""The rest of Appendix B. Here our addition to the RFC makes a difference: integers are written in full."""
 
 
 @pytest.mark.parametrize(("bits", "written"), (NUMBERS | IN_FULL).items())
@@ -140,7 +140,7 @@ VALUES = st.recursive(
 
 
 def equal(one: Any, other: Any) -> bool:
-    """The rule, said another way: numbers by their exact value, everything else by type and parts."""
+    """The same rule in another form: numbers are compared by exact value, everything else by type and parts."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -166,9 +166,9 @@ def test_two_values_have_the_same_form_exactly_if_they_are_equal(one: Any, other
     assert is_equal(one, other) == equal(one, other)
     for value in (one, other):
         read = decode_json(canonical(value))
-        assert equal(read, value), "what was digested is what was given"
+        assert equal(read, value), "the digested text has the given value"
         assert canonical(read) == canonical(value)
-        assert equal(decode_json(encode_json(value)), value), "and so is what is sent"
+        assert equal(decode_json(encode_json(value)), value), "the sent text has the given value"
 
 
 @settings(max_examples=cases(200), deadline=None)
@@ -199,7 +199,7 @@ def test_names_that_become_one_text_are_refused() -> None:
     assert encode_json({1: "x", "2": "y"}) == b'{"1":"x","2":"y"}'
 
 
-# ----------------------------------------------------------------------------------------------------- what it costs
+# -------------------------------------------------------------------------------------------------------- cost
 
 SHAPES: dict[str, Callable[[int], Any]] = {
     "large doubles": lambda n: [1e308] * n,
@@ -214,7 +214,7 @@ SHAPES: dict[str, Callable[[int], Any]] = {
     "lists": lambda n: [[]] * n,
 }
 NUMBERS_OF_A_BODY = 160_000
-"""As many as a body of 1 MiB has of the shortest."""
+"""About as many of the shortest numbers as fit into a body of 1 MiB."""
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -227,7 +227,7 @@ def test_encoding_takes_linear_time(shape: str) -> None:
 
 
 def test_the_size_of_large_doubles_is_limited() -> None:
-    """By steps: numbers that are written out, whatever the machine does meanwhile."""
+    """Counts the numbers that are written in full, so that the speed of the machine does not matter."""
     fitting = CANONICAL_DIGITS_MAX // 309
     assert len(canonical([1e308] * fitting)) == fitting * 310 + 1
     for size in (fitting + 1, 2 * fitting, 12 * fitting):
@@ -243,4 +243,4 @@ def test_the_size_of_large_doubles_is_limited() -> None:
                 with pytest.raises(TenureError, match="send them as texts"):
                     canonical(value)
             assert len(written) <= fitting + 1
-    assert canonical([1e20] * 200_000).count(b"0") == 20 * 200_000, "what is no longer in full is not counted"
+    assert canonical([1e20] * 200_000).count(b"0") == 20 * 200_000, "shorter numbers do not count"

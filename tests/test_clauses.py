@@ -1,4 +1,4 @@
-"""The suite's own rules: the clause table, the marker's check, the guard of async tests."""
+"""The rules of the suite: the clause table, the check of the marker, the guard of async tests."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them."""
+"""Durations as text."""
 
 import re
 from datetime import timedelta

@@ -1,9 +1,9 @@
-"""The gate behind the suite: every edge of the lifecycle was walked by some test. Runs last, with the whole suite.
+"""The check at the end of the suite: some test has taken every edge of the lifecycle. It runs last, with the whole suite.
 
-What is counted is what the kernel itself did in the processes of the suite: moves of step, attempt and lease from each
-place they start at, paths by which a run's derived status changed, edges of approvals and receipts; and
-edges of idempotency records, which `store/idempotency.py` takes.
-Where the suite is divided over several processes, conftest.py puts together what each has walked and asks `missing`.
+It counts what the kernel itself did in the processes of the suite: moves of step, attempt and lease from each state in
+which they start, paths by which a run's derived status changed, and edges of approvals and receipts; and the edges of
+idempotency records, which `store/idempotency.py` takes.
+If the suite runs in several processes, conftest.py merges their edges and calls `missing`.
 """
 
 from tests.edge_coverage import missing, walked_here

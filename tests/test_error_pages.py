@@ -1,4 +1,4 @@
-"""docs/errors is what the registry and the source say, and its examples are true."""
+"""docs/errors matches the registry and the source, and its examples work."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ def test_the_example_of_a_page_happens(code: str, tmp_path: Path) -> None:
     ran = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[0] == answer
-    assert list(tmp_path.iterdir()) == [], "a refusal leaves nothing behind"
+    assert list(tmp_path.iterdir()) == [], "a refused command creates no file"
 
 
 def test_an_error_links_to_its_page() -> None:
@@ -58,9 +58,9 @@ RAISED = ("TenureError", "Detail", "BadParameter")
 
 
 def test_only_http_errors_mention_paths_and_headers() -> None:
-    """Whoever is at a command line, or in Python, has no use for `GET /hooks` or `?step=`: the API's own words are `at_api`."""
+    """`GET /hooks` and `?step=` do not help on the command line or in Python. Text for the API only belongs into `at_api`."""
     for code, spec in CODES.items():
-        assert API_WORDS.search(f"{spec.meaning} {spec.remedy}") is None, f"{code}: say that in at_api"
+        assert API_WORDS.search(f"{spec.meaning} {spec.remedy}") is None, f"{code}: move this to at_api"
     wrong = [
         f"{path.relative_to(error_pages.SOURCE)}: {text.value}"
         for path in sorted(error_pages.SOURCE.rglob("*.py"))
@@ -72,14 +72,14 @@ def test_only_http_errors_mention_paths_and_headers() -> None:
     connectors = (
         "govern/connectors/http_service.py: a secret cannot be used in a header: it is not printable ASCII"
     )
-    assert wrong == [connectors], "say that in the code's at_api, see tenure.errors"
+    assert wrong == [connectors], "move this to the code's at_api, see tenure.errors"
 
 
 def test_a_client_removes_http_advice_from_errors() -> None:
     for code, spec in CODES.items():
-        said = TenureError(code).message.rstrip(".") if spec.at_api else TenureError(code).message
-        assert spec.plain_message(spec.api_message(said)) == said
-        assert spec.at_api in spec.api_message(said)
+        message = TenureError(code).message.rstrip(".") if spec.at_api else TenureError(code).message
+        assert spec.plain_message(spec.api_message(message)) == message
+        assert spec.at_api in spec.api_message(message)
         assert not spec.at_api.endswith(".")
 
 

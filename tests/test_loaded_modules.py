@@ -1,4 +1,4 @@
-"""What a process loads: a library is loaded by those who use it. Each program here runs in an interpreter of its own."""
+"""The modules that a process loads: only the libraries that it uses. Each program here runs in its own interpreter."""
 
 import json
 import os
@@ -14,7 +14,7 @@ REACHING_OUT = ("asyncpg", "httpcore", "httpx")
 SEALING = ("cryptography", "securesystemslib")
 EXPRESSIONS_AND_FILES = ("cel", "yaml")
 RARE = (*SERVING, *REACHING_OUT, *SEALING, *EXPRESSIONS_AND_FILES, "opentelemetry")
-"""What only some processes need, and never those below."""
+"""Modules that only some processes need, and none of the processes below."""
 LOGGING = ("structlog", "rich.traceback")
 TERMINAL = ("pydantic", "rich", "typer")
 OURS = ("tenure.engine", "tenure.kernel", "tenure.orchestrator", "tenure.sdk", "tenure.store")
@@ -68,13 +68,13 @@ def run(folder: Path, program: str, *words: str) -> subprocess.CompletedProcess[
 
 
 def loaded(folder: Path, program: str, *words: str) -> set[str]:
-    """The modules that a program has loaded when it ends."""
+    """The modules that a program has loaded by its end."""
     return set(json.loads(run(folder, program + TOLD, *words).stdout.splitlines()[-1]))
 
 
 @pytest.fixture(scope="module")
-def number(folder: Path) -> str:
-    """The id of a run that has ended, in the folder's runs.db."""
+def run_id(folder: Path) -> str:
+    """The id of a finished run in the folder's runs.db."""
     run(folder, COMMAND, "run", "app.py:greet", "--db", "runs.db")
     (line,) = json.loads(run(folder, COMMAND, "runs", "list", "--json", "--db", "runs.db").stdout)
     return str(line["id"])
@@ -103,8 +103,8 @@ def test_help_and_version_load_only_the_command_line(folder: Path, word: str) ->
 @pytest.mark.parametrize(
     "words", [["list"], ["list", "--json"], ["show", "RUN"], ["why", "RUN"], ["events", "RUN"]]
 )
-def test_listing_runs_loads_only_the_engine(folder: Path, number: str, words: list[str]) -> None:
-    asked = [number if word == "RUN" else word for word in words]
+def test_listing_runs_loads_only_the_engine(folder: Path, run_id: str, words: list[str]) -> None:
+    asked = [run_id if word == "RUN" else word for word in words]
     found = loaded(folder, COMMAND, "runs", *asked, "--db", "runs.db")
     assert "tenure.engine.engine" in found
     assert found & {*RARE, *LOGGING} == set()
@@ -116,14 +116,14 @@ def test_the_help_of_a_command_does_not_load_the_engine(folder: Path) -> None:
 
 def test_running_a_workflow_loads_only_logging_in_addition(folder: Path) -> None:
     found = loaded(folder, COMMAND, "run", "app.py:greet")
-    assert "structlog" in found  # its code may log by itself, and that is no result
+    assert "structlog" in found  # workflow code may log
     assert found & set(RARE) == set()
 
 
-def test_late_log_lines_go_to_stderr(folder: Path, number: str) -> None:
+def test_late_log_lines_go_to_stderr(folder: Path, run_id: str) -> None:
     logging = "\nfrom tenure.logs import get_logger\nget_logger('x').warning('it broke', n=1)"
     done = run(folder, COMMAND + logging, "runs", "list", "--json", "--db", "runs.db")
-    assert [line["id"] for line in json.loads(done.stdout)] == [number]
+    assert [line["id"] for line in json.loads(done.stdout)] == [run_id]
     assert "it broke" in done.stderr
     assert "n=1" in done.stderr
 

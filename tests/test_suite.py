@@ -1,4 +1,4 @@
-"""The suite itself: no test hangs for good, and how the suite was started does not change what it tests."""
+"""The suite itself: no test hangs forever, and the way in which the suite was started does not change what it tests."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""Rules about the code itself that a linter cannot know. Each failure names the file and line."""
+"""Rules about the code that a linter cannot check. Each failure names the file and line."""
 
 import ast
 import builtins
@@ -32,13 +32,13 @@ KERNEL_FORBIDDEN = {
     "subprocess", "threading", "time", "uuid",
 }  # fmt: skip
 OTHER_SQLITE = ("bench/peers/dbos.py",)
-"""Files of others, which no SQLite of ours opens."""
+"""Code that opens files of other systems, never files that Tenure opens."""
 
 # The brackets keep these patterns from matching themselves.
 OUTSIDE_WORLD = re.compile(
-    r"(?<![\w.])/(?:roo[t]|wor[k]|hom[e]/\w+)(?![\w-])"  # a machine's folders
+    r"(?<![\w.])/(?:roo[t]|wor[k]|hom[e]/\w+)(?![\w-])"  # folders of a machine
     r"|\.\./share[d]|\bfile:///(?!path)"
-    r"|\b(?:extra-)?index-ur[l]\b|\bfind-link[s]\b|/simpl[e]/"  # where somebody's packages came from
+    r"|\b(?:extra-)?index-ur[l]\b|\bfind-link[s]\b|/simpl[e]/"  # package sources of a machine
     r"|\b(?:10|192\.168|172\.(?:1[6-9]|2\d|3[01]))(?:\.\d{1,3}){2,3}\b"  # private networks
 )
 UNFINISHED = re.compile(r"\b(?:TOD[O]|FIXM[E]|XX[X])\b")
@@ -71,7 +71,7 @@ def parsed(folder: Path) -> Iterator[tuple[str, ast.Module]]:
 
 
 def project_files() -> list[Path]:
-    """What git would carry: tracked files and new ones that are not ignored."""
+    """The files that git would commit: tracked files, and new files that are not ignored."""
     command = [
         "git",
         "-c",
@@ -100,7 +100,7 @@ def matches(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
 
 
 def dotted(node: ast.expr) -> str:
-    """`a.b.c` of an attribute chain, as far as it is made of names."""
+    """The dotted name of an attribute chain, such as `a.b.c`, as far as it consists of names."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ""
@@ -202,7 +202,7 @@ def test_only_the_clock_reads_the_wall_clock() -> None:
 
 
 def impurities(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """What would make a kernel module depend on anything but its arguments."""
+    """Everything that makes a kernel module depend on more than its arguments."""
     for node in ast.walk(tree):
         match node:
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
@@ -233,7 +233,7 @@ OTHER_FILES = {
     "src/tenure/runner_conformance/suite.py": "a temporary folder, which tempfile makes 0700",
     "src/tenure/testing/lab.py": "a temporary folder, which tempfile makes 0700",
 }
-"""Who else makes files and folders: path -> why."""
+"""Other modules that create files and folders: path -> reason."""
 MAKES_FILES = {
     "write_text", "write_bytes", "mkdir", "makedirs", "touch", "mkdtemp", "mkstemp", "NamedTemporaryFile", "TemporaryDirectory",
     "copyfile", "copytree", "copy2", "FileHandler",
@@ -241,7 +241,7 @@ MAKES_FILES = {
 
 
 def makes_a_file(call: ast.Call) -> bool:
-    """Whether a call makes a file or a folder, or opens one to be written."""
+    """Whether a call creates a file or a folder, or opens a file for writing."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in MAKES_FILES:
         return True
@@ -255,7 +255,7 @@ def makes_a_file(call: ast.Call) -> bool:
 
 
 def test_files_are_created_by_one_helper_that_keeps_them_private() -> None:
-    """What Tenure writes is 0600 and 0700 whatever the umask says: see `tenure.private_files`."""
+    """Tenure's files have mode 0600 and its folders 0700, regardless of the umask: see `tenure.private_files`."""
     found = {
         f"{path}:{node.lineno}": path
         for path, tree in parsed(SRC)
@@ -263,12 +263,12 @@ def test_files_are_created_by_one_helper_that_keeps_them_private() -> None:
         if path != PRIVATE_FILES_HOME and isinstance(node, ast.Call) and makes_a_file(node)
     }
     assert [place for place, path in found.items() if path not in OTHER_FILES] == []
-    assert set(OTHER_FILES) <= set(found.values()), "an exception that nothing needs any more"
+    assert set(OTHER_FILES) <= set(found.values()), "remove the exceptions that are no longer needed"
 
 
 def test_only_one_place_fails_futures() -> None:
-    """`tenure.futures.fail_future`: whoever asked may be gone, and asyncio must not complain of that."""
-    homes = ("src/tenure/futures.py", "src/tenure/worker/threads.py")  # the latter's are of threads
+    """`tenure.futures.fail_future`: the caller may be gone, and asyncio must not report an exception that nobody retrieved."""
+    homes = ("src/tenure/futures.py", "src/tenure/worker/threads.py")  # the latter has futures of threads
     found = [
         f"{name}:{node.lineno}"
         for name, tree in parsed(SRC)
@@ -280,7 +280,7 @@ def test_only_one_place_fails_futures() -> None:
 
 
 def test_only_one_sqlite_is_used_in_a_process() -> None:
-    """Two of them on one file undo each other's locks when they close it, and the file, or the process, breaks."""
+    """Two SQLite libraries on one file release each other's locks when they close it, which breaks the file or the process."""
     found = [
         f"{relative(path)}:{node.lineno}"
         for path in code_files()
@@ -293,7 +293,7 @@ def test_only_one_sqlite_is_used_in_a_process() -> None:
 
 
 def test_suggestions_are_made_in_one_place() -> None:
-    """Comparing words is slow, and senders choose how many there are: `tenure.suggestions` bounds that."""
+    """Comparing words is slow, and the sender chooses their number: `tenure.suggestions` limits it."""
     found = [
         place
         for place, tree in parsed(SRC)
@@ -305,7 +305,7 @@ def test_suggestions_are_made_in_one_place() -> None:
 
 
 def test_one_place_builds_the_command_that_creates_a_run() -> None:
-    """`kernel.new_run.build_create_run`: a new option of runs has one way into the command."""
+    """`kernel.new_run.build_create_run`: a new option of runs has only one way into the command."""
     found = {
         name
         for name, tree in parsed(SRC)
@@ -316,7 +316,7 @@ def test_one_place_builds_the_command_that_creates_a_run() -> None:
 
 
 def test_every_planted_bug_matches_the_code() -> None:
-    """A bug replaces text of a function: who rewrites the function says here what the bug looks like now."""
+    """A planted bug replaces text in a function. If you rewrite the function, update its bug."""
     simulated = [bug.changes for bug in BUGS.values()]
     for changes in simulated + [bug.changes for bug in PLANTED_BUGS.values()]:
         for function, code in changed_code(changes).items():
@@ -374,9 +374,9 @@ def queries(text: str) -> dict[str, str]:
 
 
 def read_queries(dialect: str, *, own: bool = True) -> dict[str, str]:
-    """All of a database: one name is one query, whichever file it is in. `own`: also those that only this one has.
+    """All queries of a dialect. A name means one query, in whichever file it is. `own` includes the queries of this dialect alone.
 
-    The generated save_variants.sql is left out: tests/tools/test_save_variants.py shows that it follows from the rest.
+    The generated save_variants.sql is left out: tests/tools/test_save_variants.py shows that it follows from the other files.
     """
     shared = {"queries.sql", *(f"{family}.sql" for family in query_registry.QUERY_MODULES)}
     its_own = f"{query_registry.OWN_QUERIES[dialect]}.sql"
@@ -387,7 +387,7 @@ def read_queries(dialect: str, *, own: bool = True) -> dict[str, str]:
 
 
 def assigned_columns(set_clause: str) -> set[str]:
-    """The columns a SET clause writes: names before `=` (alone or as a tuple), outside of parentheses."""
+    """The columns that a SET clause writes: names before `=` (alone or as a tuple), outside of parentheses."""
     depth, flat = 0, []
     for token in re.findall(r"'(?:[^']|'')*'|\w+|[^\w\s]", set_clause):
         if depth == 0 and (token == ";" or token.lower() in {"from", "where", "returning"}):
@@ -435,11 +435,11 @@ def test_no_statement_that_changes_rows_is_in_python() -> None:
         for path, tree in parsed(SRC)
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and hidden.search(node.value)
-    ] == [], "statements live in .sql files, where the one-writer rule can see them"
+    ] == [], "put statements into .sql files, where the one-writer rule is checked"
 
 
 def test_statements_name_the_schema_of_every_table() -> None:
-    """Our sessions have no search path that leads to a table without a schema."""
+    """Tenure's sessions do not search any schema, so a table name without its schema is not found."""
     schema = (ROOT / "docs" / "schema" / "postgres.sql").read_text(encoding="utf-8")
     tables = re.findall(r"create (?:unlogged )?table (?:\w+\.)?(\w+)", schema, flags=re.IGNORECASE)
     assert len(tables) > 30
@@ -455,16 +455,16 @@ def test_both_dialects_define_the_same_queries() -> None:
 
 
 def test_every_query_is_used() -> None:
-    """What nobody asks proves nothing, and may keep an index alive. (`save_TABLE` is composed.)"""
-    said = [
+    """An unused query proves nothing, and may keep an index alive. (The names `save_TABLE` are composed.)"""
+    texts = [
         node.value
         for _, tree in parsed(SRC)
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     ]
     named = {**port.QUERIES, **query_registry.READS, **query_registry.WRITES}
-    assert [name for name in named if said.count(name) < 2 and not name.startswith("save_")] == [], (
-        "only declared"
+    assert [name for name in named if texts.count(name) < 2 and not name.startswith("save_")] == [], (
+        "declared, but not used"
     )
 
 

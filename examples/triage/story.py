@@ -1,7 +1,7 @@
-"""An incident arrives, two people agree, it is assigned, it can be proven, and it is taken back.
+"""An incident arrives, two people approve, it is assigned, evidence proves what happened, and the assignment is undone.
 
-Everything here is real but the two services: a Tenure server on this machine, its policy, its people, its Slack hook, its
-ledger; ServiceNow and Slack are doubles that speak HTTP. Run it: `.venv/bin/python examples/triage/story.py`.
+Everything here is real except for the two services: a Tenure server on this machine, its policy, its people, its Slack hook,
+its ledger. ServiceNow and Slack are doubles that speak HTTP. Run it: `.venv/bin/python examples/triage/story.py`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GROUPS = {"network": "Network operations", "database": "Database team"}
 
 @tenure.step
 async def classify(text: str) -> dict[str, str]:
-    """What a model makes of an incident. (This one only looks for words; what it costs is told all the same.)"""
+    """Classify an incident, as a model would. (This one only looks for words, but it reports a cost.)"""
     tenure.report_cost("example", "tiny-1", tokens_in=len(text.split()), tokens_out=2, money="0.0004")
     kind = "network" if "vpn" in text.lower() else "database"
     return {"kind": kind, "why": f"it says {text!r}"}
@@ -57,7 +57,7 @@ async def classify(text: str) -> dict[str, str]:
 
 @tenure.workflow(profile="governed-runtime", compensate=True, budget="0.05 USD")
 async def triage(sys_id: str, number: str, description: str) -> dict[str, Any]:
-    """Classify, then assign: the policy says who has to agree to that."""
+    """Classify, then assign. The policy says who must approve the assignment."""
     found = await classify(description)
     assigned = await tenure.act(
         "servicenow.incident.assign",
@@ -69,7 +69,7 @@ async def triage(sys_id: str, number: str, description: str) -> dict[str, Any]:
 
 
 class Story:
-    """The server, who is there, and what they do."""
+    """The server, the people, and their actions."""
 
     def __init__(self, address: str, engine: Engine, slack: SlackDouble) -> None:
         self.address, self.engine, self.slack = address, engine, slack
@@ -80,7 +80,7 @@ class Story:
     async def hire(
         self, stack: AsyncExitStack, person: str, *roles: str, groups: tuple[str, ...] = ()
     ) -> None:
-        """A person of the tenant, enrolled with a key of their own."""
+        """Add a person to the tenant, and enrol them with their own key."""
         people = self.engine.scoped(tenant="acme", caller=OPERATOR).people
         await people.create(name=person.title(), roles=roles, groups=groups, person=person)
         made = (await people.enrol((await people.invite(person)).code)).key
@@ -90,13 +90,13 @@ class Story:
         self.people[person] = await stack.enter_async_context(client)
 
     async def call(self, who: str, method: str, path: str, body: Any = None) -> Any:
-        """Ask the server as somebody."""
+        """Send a request to the server as a person."""
         answer = await self.people[who].request(method, path, json=body)
         assert answer.is_success, answer.text
         return answer.json()
 
     async def until(self, what: str, look: Any) -> Any:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         end = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < end:
             found = look()
@@ -107,10 +107,10 @@ class Story:
             await asyncio.sleep(0.05)
         raise TimeoutError(what)
 
-    # -------------------------------------------------------------------------------- what others send
+    # -------------------------------------------------------------------------------- requests of others
 
     async def webhook(self, message: str, body: dict[str, Any]) -> int:
-        """ServiceNow tells of an incident, signed."""
+        """ServiceNow reports an incident, signed."""
         raw, at = json.dumps(body).encode(), str(int(time.time()))
         mac = hmac.digest(SECRETS["WEBHOOK"].encode(), f"{message}.{at}.".encode() + raw, "sha256")
         signature = "v1," + base64.b64encode(mac).decode()
@@ -139,7 +139,7 @@ class Story:
         return str(answer.json()["text"])
 
     async def link(self, person: str) -> None:
-        """A person links their Slack account: a code typed for there, handed in here."""
+        """A person links their Slack account: Slack shows a code, and the person sends it to the server."""
         self.clicks += 1
         who = {"team_id": "T1", "user_id": f"U-{person}", "trigger_id": f"t{self.clicks}"}
         text = await self._from_slack("commands", {**who, "command": "/tenure", "text": "link"})
@@ -149,17 +149,17 @@ class Story:
     async def click(self, person: str, value: str) -> str:
         """A person clicks Approve on the card."""
         self.clicks += 1
-        said = {
+        payload = {
             "type": "block_actions",
             "team": {"id": "T1"},
             "user": {"id": f"U-{person}"},
             "trigger_id": f"t{self.clicks}",
             "actions": [{"action_id": "tenure.approve", "value": value}],
         }
-        return await self._from_slack("actions", {"payload": json.dumps(said)})
+        return await self._from_slack("actions", {"payload": json.dumps(payload)})
 
     def button(self) -> str | None:
-        """What the Approve button of the newest card would send."""
+        """The value of the Approve button on the newest card."""
         for message in reversed(self.slack.in_channel(CHANNEL)):
             for block in message.get("blocks", ()):
                 for one in block.get("elements", ()):
@@ -169,10 +169,10 @@ class Story:
 
 
 async def set_up(story: Story, stack: AsyncExitStack) -> None:
-    """The tenant, its people, its policy and its hooks."""
+    """Create the tenant, its people, its policy and its hooks."""
     operator = story.engine.scoped(tenant="", caller=OPERATOR).tenants
     await operator.create("acme", name="Acme")
-    # Only through an app that the operator has registered people link accounts and decide in Slack.
+    # People can link accounts and decide in Slack only through an app that the operator has registered.
     await operator.set_slack_app("acme", "T1", ["env:TENURE_SECRET_acme_SIGNING"])
     await story.hire(stack, "olga", "admin", "approver", "viewer", groups=("incidents",))
     for person in ("ada", "bob"):
@@ -183,7 +183,7 @@ async def set_up(story: Story, stack: AsyncExitStack) -> None:
     ]
     await story.call("olga", "POST", f"/policies/{version}/activate")
     active = await story.call("ada", "POST", f"/policies/{version}/activate")
-    print(f"policy version {version} is {active['state']}: olga asked for it, ada agreed")
+    print(f"policy version {version} is {active['state']}: olga requested it, ada approved")
     rule = {
         "when": "event == 'incident.created'",
         "workflow": "triage",
@@ -206,7 +206,7 @@ async def set_up(story: Story, stack: AsyncExitStack) -> None:
 
 
 async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
-    """The story."""
+    """Play the story, and print what happens."""
     sys_id = service.incident("INC0042", assignment_group="Service desk", short_description="VPN drops")
     told = {
         "type": "incident.created",
@@ -215,14 +215,14 @@ async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
         "description": "VPN drops all calls",
     }
     answers = [await story.webhook("msg-1", told) for _ in range(2)]
-    print(f"ServiceNow told of INC0042 twice: {answers}")
+    print(f"ServiceNow reported INC0042 twice: {answers}")
     value = await story.until("the card", story.button)
     (run,) = [one["id"] for one in (await story.call("ada", "GET", "/runs"))["items"]]
     print("one run; a card in Slack asks:")
     (asked,) = (await story.call("ada", "GET", f"/approvals?run={run}"))["items"]
     for line in asked["question"]["writes"]:
         print(f"  {line}")
-    print(f"  the agent's own words: {asked['question']['why']}")
+    print(f"  the agent's reason: {asked['question']['why']}")
     for person in ("olga", "ada", "ada", "bob"):
         print(f"{person} clicks Approve: {await story.click(person, value)}")
 
@@ -232,9 +232,9 @@ async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
 
     view = await story.until("the run's end", ended)
     print(f"the run {view['status']}: {view['output']}")
-    print(f"INC0042 is with {service.incidents[sys_id]['assignment_group']}")
+    print(f"INC0042 is assigned to {service.incidents[sys_id]['assignment_group']}")
     costs = await story.call("ada", "GET", f"/runs/{run}/costs")
-    print(f"it spent {costs['spent']} of {costs['budget']} millionths of a {costs['currency']}")
+    print(f"the run spent {costs['spent']} of {costs['budget']} millionths of a {costs['currency']}")
 
     acme = story.engine.scoped(tenant="acme", actor="person:ada")
     await acme.evidence.seal(run)
@@ -262,12 +262,12 @@ async def play(story: Story, service: ServiceNowDouble, signer: Signer) -> None:
 
     (line,) = (await story.until("the undo", undone))["lines"]
     print(
-        f"undo: {line['action']} {line['outcome']}; INC0042 is with {service.incidents[sys_id]['assignment_group']}"
+        f"undo: {line['action']} {line['outcome']}; INC0042 is assigned to {service.incidents[sys_id]['assignment_group']}"
     )
 
 
 async def main() -> None:
-    """Set the stage, and play."""
+    """Start the services and the server, and play the story."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     for name, secret in SECRETS.items():
         os.environ[f"TENURE_SECRET_acme_{name}"] = secret

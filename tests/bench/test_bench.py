@@ -1,4 +1,4 @@
-"""The bench works and says what it promises to say. How quick anything is, is not asked here."""
+"""The bench works and prints what it promises. These tests do not check speed."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ def test_a_profile_shows_the_stages_of_a_command() -> None:
     assert finished.returncode == 0, finished.stderr
     for stage in ("decide", "event: hash", "rows: to tuples", "database: statements", "waiting"):
         assert stage in finished.stdout
-    assert "Not timed" not in finished.stdout, "the stopwatch looks for names that have gone"
+    assert "Not timed" not in finished.stdout, "the stopwatch looks for names that no longer exist"
     assert "tottime" in finished.stdout
 
 

@@ -1,4 +1,4 @@
-"""The comparison with other systems: its arithmetic, its picture and its refusals. Nothing here needs a network."""
+"""The comparison with other systems: its arithmetic, its plot and its errors. Nothing here needs a network."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_the_best_of_the_measured_peers_is_the_one_to_beat() -> None:
     assert comparing._result(one, {"tenure-sqlite": turns(3)}, {}) is None
 
 
-# ------------------------------------------------------------------------------------- who is asked for
+# ------------------------------------------------------------------------------------- choosing peers
 
 
 def test_peers_are_chosen_by_name() -> None:
@@ -200,7 +200,7 @@ FAKE = """
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> System:
-    """A peer that runs on our own interpreter; its module is found beside a link to the bench."""
+    """A peer that runs on this interpreter. Its module is next to a link to the bench."""
     package = tmp_path / "root" / "bench"
     (package / "peers").mkdir(parents=True)
     for folder in (package, package / "peers"):
@@ -220,9 +220,9 @@ def gone(pid: int) -> bool:
             os.kill(pid, 0)
         except ProcessLookupError:
             return True
-        with suppress(FileNotFoundError, ProcessLookupError):  # it goes meanwhile, or there is no /proc here
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile, or there is no /proc
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][1] == "Z":
-                return True  # ended; whoever inherited it has not looked yet
+                return True  # a zombie, which its new parent has not reaped yet
     return False
 
 
@@ -313,7 +313,7 @@ async def test_tenure_itself_is_measured_the_same_way(tmp_path: Path) -> None:
     assert alone.sample.done == 10
 
 
-# -------------------------------------------------------------------------------------------- picture
+# ----------------------------------------------------------------------------------------------- plot
 
 
 def reported(name: str, title: str, **values: float) -> Report:

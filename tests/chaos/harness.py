@@ -156,7 +156,7 @@ class Hunt:
             self._deaths.append((worker.process.pid, _now_us()))
             worker.signal(signal.SIGKILL)
             self.tally.injected["kills"] += 1
-            worker.again()
+            worker.restart()
 
     async def stops(self, count: int) -> None:
         """SIGSTOP of a worker that has work for longer than its leases, then SIGCONT."""
@@ -184,7 +184,7 @@ class Hunt:
             worker.signal(signal.SIGTERM)
             self.tally.injected["drains"] += 1
             await asyncio.to_thread(worker.wait, 60.0)
-            worker.again()
+            worker.restart()
 
     async def cuts(self, count: int) -> None:
         """Connections to PostgreSQL that break behind a save, before its answer: nobody knows what became of the commit."""

@@ -40,7 +40,7 @@ async def test_a_rolling_restart_under_load_repeats_no_step(url: str, tmp_path: 
                 worker.signal(signal.SIGTERM)
                 assert await asyncio.to_thread(worker.wait, 130) == 0, worker.text
                 assert "work_cut" not in worker.text
-                worker.again()
+                worker.restart()
             for run in runs:
                 await engine.see_end(run.id, seconds=100)
         finally:

@@ -120,7 +120,7 @@ async def test_a_restart_does_not_change_a_run_that_waits_for_a_person(url: str,
         with WorkerProcess(url) as worker:
             await until(asks, "the question")
             worker.signal(signal.SIGKILL)
-            worker.again()
+            worker.restart()
             await until(lambda: "worker_started" in worker.text, "the restart")
             before = await engine.runs.events(run.id)
             other = await engine.start(flows.quick, folder, "alive")

@@ -42,7 +42,7 @@ async def test_kills_at_random_points_end_every_run_and_repeat_no_step_too_often
                     runs.append(await engine.start(flows.slow_pair, folder, f"r{len(runs)}"))
                 await asyncio.sleep(chance.uniform(0.0, 0.5))
                 worker.signal(signal.SIGKILL)
-                worker.again()
+                worker.restart()
 
             for _ in range(KILLS):
                 await kill_one()

@@ -1,6 +1,6 @@
-"""A command that looks for its worker's secrets: run as `python attack.py WORKER_PID MARKER PATH...`; prints what it got, as JSON.
+"""A command that looks for its worker's secrets. Run as `python attack.py WORKER_PID MARKER PATH...`; prints what it found, as JSON.
 
-It imports nothing but the standard library, since it runs as whoever commands run as.
+It imports only the standard library, because it runs as the user of commands.
 """
 
 import ctypes
@@ -14,11 +14,11 @@ PTRACE_ATTACH, PTRACE_DETACH = 16, 17
 
 
 def reads(path: str, marker: bytes) -> bool:
-    """Whether a file can be read and has the marker in it."""
+    """Whether a file can be read and contains the marker."""
     with suppress(OSError):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
-            if stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe would wait for somebody
+            if stat.S_ISREG(os.fstat(handle).st_mode):  # reading a pipe would block
                 return marker in file.read(1 << 22)
     return False
 
@@ -39,18 +39,18 @@ def memory_has(pid: str, marker: bytes) -> bool:
 
 
 def main() -> None:
-    """Try everything, on every process that can be seen."""
+    """Try everything on every visible process."""
     worker, marker, paths = (
         sys.argv[1],
         sys.argv[2][::-1].encode(),
         sys.argv[3:],
-    )  # reversed: it is not in our own memory
+    )  # reversed, so that the marker is not in our own memory
     own = str(os.getpid())
     got: set[str] = set()
     listed = {each for each in os.listdir("/proc") if each.isdigit()}
     pids = {worker, str(os.getppid())} | (
         listed if len(listed) < 20 else set()
-    )  # all of a namespace, not of a machine
+    )  # every process of a namespace, but not of a whole machine
     for pid in sorted(pids - {own}):
         if reads(f"/proc/{pid}/environ", marker):
             got.add("environ")

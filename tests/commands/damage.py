@@ -1,6 +1,6 @@
-"""A command that tries to change what its worker is made of: run as `python damage.py PLACE LAUNCHER FOLDER...`; prints what it could do, as JSON.
+"""A command that tries to change its worker's installation. Run as `python damage.py PLACE LAUNCHER FOLDER...`; prints what it could do, as JSON.
 
-FOLDER are folders of the installation. Whatever it can write, it makes the worker's next launcher leave a file PLACE/free/escaped.
+FOLDER are folders of the installation. Every change that it can make lets the worker's next launcher create PLACE/free/escaped.
 """
 
 import json
@@ -16,7 +16,7 @@ SCRIPT = f'#!/bin/sh\ntouch {PLACE}/free/escaped\nexec {os.path.realpath(sys.exe
 
 
 def write(path: str, text: str) -> None:
-    """In place."""
+    """Change the file in place."""
     with open(path, "r+") as file:
         was = file.read()
         file.seek(0)
@@ -24,7 +24,7 @@ def write(path: str, text: str) -> None:
 
 
 def replace(path: str, text: str) -> None:
-    """By another file."""
+    """Replace the file by another one."""
     made = f"{path}-made"
     make(made, text)
     os.chmod(made, 0o755)
@@ -32,24 +32,24 @@ def replace(path: str, text: str) -> None:
 
 
 def make(path: str, text: str) -> None:
-    """As a new file."""
+    """Create a new file."""
     with open(path, "w") as file:
         file.write(text)
 
 
 def move(folder: str) -> None:
-    """Away, and back again."""
+    """Move the folder away and back."""
     os.rename(folder, f"{folder}-moved")
     os.rename(f"{folder}-moved", folder)
 
 
 def append(path: str) -> None:
-    """Nothing: whoever may is enough, since this is the machine's own interpreter."""
+    """Open for appending, and write nothing: this is the machine's own interpreter, and being able to open it is enough."""
     os.close(os.open(path, os.O_WRONLY | os.O_APPEND))
 
 
 def main() -> None:
-    """Try everything, first as it is and then with a try to undo the mounts."""
+    """Try everything, first directly and then after trying to undo the mounts."""
     with open(LAUNCHER) as file:
         source = file.read()
     tries: dict[str, Callable[[], None]] = {

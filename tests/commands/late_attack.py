@@ -1,7 +1,7 @@
-"""A command that looks for secrets which are made or replaced while it runs: `python late_attack.py MARKER PATH...`.
+"""A command that looks for secrets that are created or replaced while it runs: `python late_attack.py MARKER PATH...`.
 
-It says `ready` and waits until there is a file `go` in its working folder; then it prints the ways by which it got the marker, as
-JSON. It imports nothing but the standard library, since it runs as whoever commands run as."""
+It prints `ready` and waits for a file `go` in its working folder. Then it prints the paths through which it found the marker, as
+JSON. It imports only the standard library, because it runs as the user of commands."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 
 def reads(path: str, marker: bytes) -> bool:
-    """Whether a file, or one in a folder, can be read and has the marker in it."""
+    """Whether a file, or a file in a folder, can be read and contains the marker."""
     below = [path]
     with suppress(OSError):
         below += [os.path.join(path, name) for name in os.listdir(path)]

@@ -1,6 +1,6 @@
 """Commands cannot see their worker: its environment, memory, file descriptors and files; as root and as an ordinary user.
 
-Linux gives these namespaces; where it does not, a worker refuses to execute commands unless it is allowed.
+Linux provides the namespaces. Without them, a worker refuses to execute commands unless that is explicitly allowed.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from tests.commands.test_process import Lines, is_alive, until
 MARK = "marker-" + "5eCr3t" * 3
 NOBODY = pwd.getpwnam("nobody")
 NAPS = f"1{os.getpid():06d}"
-"""Seconds that nobody else sleeps."""
+"""A number of seconds that no other process sleeps."""
 IS_ROOT = os.geteuid() == 0
 EVERYTHING = {"environ", "mem", "ptrace", "fds", "files"}
 USERS = ["root", "root-as-nobody", "ordinary"] if IS_ROOT else ["ordinary"]
 
 
 def open_python() -> str:
-    """An interpreter that everybody may start."""
+    """An interpreter that every user may start."""
     for each in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3", shutil.which("python3")):
         if each is None or not Path(each).exists():
             continue
@@ -53,7 +53,7 @@ def open_python() -> str:
 
 
 def apart(work: Callable[[], Any], *, uid: int | None, env: dict[str, str]) -> Any:
-    """What a function answers in a process of its own: another user's, with these variables from its very beginning."""
+    """The result of a function in its own process, as another user, with these environment variables from the start."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -63,7 +63,9 @@ def apart(work: Callable[[], Any], *, uid: int | None, env: dict[str, str]) -> A
                 os.setgroups([])
                 os.setresgid(NOBODY.pw_gid, NOBODY.pw_gid, NOBODY.pw_gid)
                 os.setresuid(uid, uid, uid)
-                ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # as a program is that this user has started
+                ctypes.CDLL(None).prctl(
+                    4, 1, 0, 0, 0
+                )  # PR_SET_DUMPABLE, as for a program that this user has started
             os.environ.update(env)
             os.write(writing, msgspec.json.encode(["ok", work()]))
         except BaseException as fault:
@@ -78,7 +80,7 @@ def apart(work: Callable[[], Any], *, uid: int | None, env: dict[str, str]) -> A
 
 
 class Scene:
-    """A worker with secrets: in its environment, in its memory, behind a file descriptor and in files."""
+    """A worker with secrets: in its environment, in its memory, in an open file descriptor and in files."""
 
     def __init__(self, folder: Path, user: str) -> None:
         self.user = user
@@ -94,11 +96,11 @@ class Scene:
         for path in (folder, *folder.rglob("*")):
             if self.uid is not None:
                 os.chown(path, self.uid, NOBODY.pw_gid)
-            # As an operator may have made them: readable to all. The launcher hides them all the same.
+            # Readable by everyone, as an operator may have created them. The launcher hides them anyway.
             path.chmod(0o755 if path.is_dir() else 0o644)
 
     def got(self, confined: Confinement | None) -> set[str]:
-        """What the attack got; None: the confinement that is chosen."""
+        """What the attack found. None means the default confinement."""
 
         def work() -> list[str]:
             sys.executable = self.python
@@ -110,7 +112,7 @@ class Scene:
             assert kept
             return found
 
-        # The environment of a process in /proc is what it was executed with: the attack looks at its ancestors.
+        # /proc shows the environment with which a process was executed. The attack reads that of its ancestors.
         return set(apart(work, uid=self.uid, env={"SECRET": MARK}))
 
     async def _try(self, confined: Confinement | None) -> list[str]:
@@ -125,7 +127,7 @@ class Scene:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that everybody can reach, as a working folder is. (Not beneath pytest's: each start of pytest closes that again.)"""
+    """A folder that every user can reach, like a working folder. (Not below pytest's folder, which each start of pytest makes private.)"""
     with TemporaryDirectory(prefix="tenure-confinement-") as folder:
         path = Path(folder)
         path.chmod(0o755)
@@ -139,15 +141,15 @@ def test_a_command_cannot_see_its_worker(place: Path, user: str) -> None:
 
 @pytest.mark.parametrize("user", [user for user in USERS if user != "root-as-nobody"])
 def test_without_confinement_the_attack_succeeds(place: Path, user: str) -> None:
-    """So that the test above could fail. (A fork keeps the environment that its process was executed with: see below.)"""
+    """Shows that the test above can fail. (A fork keeps the environment with which its process was executed: see below.)"""
     assert EVERYTHING - Scene(place, user).got(UNCONFINED) <= {"environ"}
 
 
-# ------------------------------------------------------------------- what is made or replaced while a command runs
+# ------------------------------------------------------------------- secrets that are created or replaced while a command runs
 
 
 class LateScene:
-    """A command that works in a folder while secrets around it are made and replaced."""
+    """A command that works in a folder while secrets around it are created and replaced."""
 
     def __init__(self, folder: Path, user: str) -> None:
         self.uid = NOBODY.pw_uid if user == "ordinary" and IS_ROOT else None
@@ -164,7 +166,7 @@ class LateScene:
         self.open_to_all()
 
     def open_to_all(self) -> None:
-        """As an operator may have made them: readable to all."""
+        """Make the secrets readable by everyone, as an operator may have done."""
         for path in (self.folder, *self.folder.rglob("*")):
             if self.uid is not None:
                 os.chown(path, self.uid, NOBODY.pw_gid, follow_symlinks=False)
@@ -191,7 +193,7 @@ class LateScene:
         return [str(self.folder / name) for name in (*names, *inside)]
 
     def change(self) -> None:
-        """What a worker, an operator and a cluster do to secrets."""
+        """Change secrets as a worker, an operator and a cluster do."""
         for name in ("tenure.db-wal", "tenure.db-journal", "later.pem"):
             (self.folder / name).write_text(MARK)
         for name in ("key.pem", "tenure.db"):
@@ -211,7 +213,7 @@ class LateScene:
         (self.folder / "new" / "deep" / "key").write_text(MARK)
 
     def got(self, cwd: Path) -> tuple[list[str], str]:
-        """The ways by which the command got a secret, and what was said on its stderr."""
+        """The paths through which the command found a secret, and its stderr."""
 
         def work() -> list[Any]:
             sys.executable = self.python
@@ -245,12 +247,12 @@ def test_a_secret_created_or_replaced_while_a_command_runs_stays_hidden(place: P
 
 @pytest.mark.parametrize("user", USERS)
 def test_a_secret_replaced_in_a_working_folder_is_reported(place: Path, user: str) -> None:
-    """In the folder that a command works in, what is put there later can be seen: the command itself puts files there."""
+    """A command sees files that are added to its working folder later, because it creates files there itself."""
     scene = LateScene(place, user)
     got, told = scene.got(place)
     for name in ("key.pem", "tenure.db", "tenure.db-journal", "secrets", "later.pem", "new"):
         assert f"{place / name} was created or replaced while this command ran" in told, name
-    assert not [way for way in got if "mounted" in way], "what lies in a folder of its own stays hidden"
+    assert not [way for way in got if "mounted" in way], "a secret in another folder stays hidden"
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setattr(private_files, "_hidden", {})
@@ -259,7 +261,7 @@ def test_a_secret_replaced_in_a_working_folder_is_reported(place: Path, user: st
 
 
 def confined(place: Path, user: str, text: str, cwd: Path, *hide: Path) -> dict[str, Any]:
-    """The output of a shell whose worker has something to hide."""
+    """The output of a shell whose worker hides some paths."""
     uid = NOBODY.pw_uid if user == "ordinary" and IS_ROOT else None
     for path in (place, *place.rglob("*")):
         if uid is not None:
@@ -314,7 +316,7 @@ def test_files_next_to_a_secret_stay_usable(place: Path, user: str) -> None:
 
 @pytest.mark.parametrize("user", USERS)
 def test_only_the_working_folder_of_a_hidden_folder_is_visible(place: Path, user: str) -> None:
-    """As where PostgreSQL's socket lies in /tmp and a command works below /tmp."""
+    """For example, PostgreSQL's socket is in /tmp, and a command works below /tmp."""
     work = place / "hidden" / "deep" / "work"
     work.mkdir(parents=True)
     (place / "hidden" / "token").write_text(MARK)
@@ -348,7 +350,7 @@ def test_a_folder_that_the_user_cannot_read_stays_unreadable(place: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["namespaces", "none"])
 async def test_a_command_does_not_get_the_environment_of_its_worker(kind: str, tmp_path: Path) -> None:
-    """With a worker that was executed with its secrets, as workers are."""
+    """The worker is executed with secrets in its environment, as workers are."""
     del tmp_path
     script = (
         "import asyncio, sys\n"
@@ -412,7 +414,7 @@ def test_an_untouched_link_is_not_reported(place: Path, user: str) -> None:
 
 
 async def test_a_worker_with_thousands_of_secrets_can_start_commands(tmp_path: Path) -> None:
-    """One argument of a process has room for 128 KiB."""
+    """One argument of a process can have 128 KiB."""
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     private_files.hide(*(secrets / f"a-secret-with-a-long-name-{number}" for number in range(2_000)))
@@ -440,7 +442,7 @@ def test_without_namespaces_another_user_protects_private_files(place: Path) -> 
     assert scene.got(alone) == set()
 
 
-# ------------------------------------------------------------------------- what the worker and its launcher are made of
+# ------------------------------------------------------------------------- the installation of the worker and its launcher
 
 WORKER = """
 import asyncio, ctypes, json, os, sys
@@ -469,7 +471,7 @@ print(json.dumps([confinement.__file__, how.kind, [[one.exit_code, one.stdout, o
 
 
 class Installed:
-    """A worker's own copy of Tenure and its own venv, in the folder of a project: home/app, which has what else a project has."""
+    """A worker's own copy of Tenure and its own venv in a project's folder, home/app, with other files of a project."""
 
     def __init__(self, place: Path, owner: int) -> None:
         self.place, self.app = place, place / "home" / "app"
@@ -500,7 +502,7 @@ class Installed:
     def run(
         self, user: str, hide: list[Path], *commands: dict[str, Any], begin: tuple[str, ...] = ()
     ) -> subprocess.CompletedProcess[str]:
-        """What a worker says of its commands; it is started from the copy, by the program that is named as `begin`."""
+        """What a worker reports about its commands. It is started from the copy, by the program `begin`."""
         uid = NOBODY.pw_uid if user == "ordinary" and IS_ROOT else None
         named = "nobody" if user == "root-as-nobody" else None
         python = str(self.venv / "bin" / "python")
@@ -521,7 +523,7 @@ class Installed:
         )
 
     def attack(self) -> dict[str, Any]:
-        """The command that tries to change it all."""
+        """The command that tries to change the installation."""
         launcher = self.package / "commands" / "launcher.py"
         folders = (self.package, self.package / "commands", self.venv, self.venv / "bin", self.packages)
         argv = (
@@ -541,9 +543,9 @@ OWNERS = (
 
 
 @pytest.mark.parametrize(("user", "owner"), OWNERS)
-@pytest.mark.parametrize("hidden", ["beside", "above"])
+@pytest.mark.parametrize("hidden", ["files", "home"])
 def test_a_command_cannot_change_the_next_launcher(place: Path, user: str, owner: str, hidden: str) -> None:
-    """As somebody who owns the installation too; with secrets beside and in it, and with the working folder in something hidden."""
+    """The user may own the installation. There are secrets next to it and in it, and the working folder may be in a hidden folder."""
     there = Installed(place, NOBODY.pw_uid if owner == "nobody" else os.getuid())
     beside = [place / "home" / "token", there.app / "keys" / "key", there.venv / "secret"]
     look = {
@@ -553,7 +555,7 @@ def test_a_command_cannot_change_the_next_launcher(place: Path, user: str, owner
             f"echo second; cat {' '.join(map(str, beside))}; touch {there.app}/mine && echo made",
         ]
     }
-    ended = there.run(user, [*beside, *([place / "home"] if hidden == "above" else [])], there.attack(), look)
+    ended = there.run(user, [*beside, *([place / "home"] if hidden == "home" else [])], there.attack(), look)
     assert ended.returncode == 0, ended.stderr
     used, kind, (attack, second) = msgspec.json.decode(ended.stdout)
     assert (Path(used).parents[1], kind) == (there.package, "namespaces")
@@ -569,7 +571,7 @@ def test_a_command_cannot_change_the_next_launcher(place: Path, user: str, owner
 @pytest.mark.skipif(not IS_ROOT, reason="only root can mount something beforehand")
 @pytest.mark.parametrize("user", USERS)
 def test_mounts_inside_the_installation_are_read_only_too(place: Path, user: str) -> None:
-    """With flags that nobody may take away in a user namespace."""
+    """The mounts have flags that cannot be removed in a user namespace."""
     there = Installed(place, NOBODY.pw_uid)
     mounted = there.venv / "mounted here"
     mounted.mkdir()
@@ -605,7 +607,7 @@ def test_a_command_cannot_move_a_secret_to_a_visible_place(place: Path, user: st
 
 @pytest.mark.parametrize("user", USERS)
 def test_the_variables_of_a_command_do_not_reach_its_launcher(place: Path, user: str) -> None:
-    """The loader would do what they say before there is any confinement."""
+    """Otherwise the loader would obey them before the confinement begins."""
     there = Installed(place, os.getuid())
     env = {"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": f"{place}/free/loaded", "PLAIN": "given"}
     ended = there.run(user, [], {"argv": ["sh", "-c", "echo $PLAIN $LD_DEBUG; env"], "env": env})
@@ -641,11 +643,11 @@ def test_without_namespaces_a_user_who_can_change_the_installation_is_refused(
     confinement._installation.cache_clear()
 
 
-# -------------------------------------------------------------------------------- what a command still is
+# -------------------------------------------------------------------------------- the processes of a command
 
 
 async def run(text: str, **how: Any) -> CommandResult:
-    """A shell in the confinement that is chosen here."""
+    """Run a shell in the default confinement."""
     return await run_command(
         ResolvedCommand(argv=("sh", "-c", text)), confinement=choose_confinement(), **how
     )
@@ -691,7 +693,7 @@ async def test_a_canceled_task_leaves_no_process() -> None:
 
 
 def _sleeping() -> list[int]:
-    """The processes of the test above, by what they do."""
+    """The processes of the test above, by their command line."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -700,17 +702,17 @@ def _sleeping() -> list[int]:
     return found
 
 
-# -------------------------------------------------------------------------------------- where there is none
+# -------------------------------------------------------------------------------------- without confinement
 
 
 @pytest.fixture
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_confinement(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without namespaces and without root."""
     monkeypatch.setattr(confinement, "_problem", lambda *_: "not here")
     monkeypatch.setattr(confinement, "_be_undumpable", lambda: None)
 
 
-@pytest.mark.usefixtures("nowhere")
+@pytest.mark.usefixtures("no_confinement")
 async def test_a_worker_refuses_commands_that_it_cannot_confine_by_default(
     tmp_path: Path,
 ) -> None:
@@ -739,7 +741,7 @@ def test_an_unknown_user_is_refused() -> None:
 
 
 def test_a_worker_from_the_shell_confines_commands_and_reports_it(place: Path) -> None:
-    """With its database, a secret in its environment and a folder of secrets, as it is started on a server."""
+    """The worker has a database, a secret in its environment and a folder of secrets, as on a server."""
     (place / "secrets").mkdir()
     (place / "secrets" / "token").write_text(MARK)
     look = (

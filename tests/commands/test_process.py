@@ -1,6 +1,6 @@
-"""Commands: what they get, what is kept of them, and that they are gone when they are stopped.
+"""Commands: their environment, their recorded output, and their end when they are stopped.
 
-Processes take real time; these tests wait for what a command does, never for a number of seconds.
+Processes take real time. These tests wait for conditions, never for a number of seconds.
 """
 
 import asyncio
@@ -26,25 +26,25 @@ def python(text: str, **rest: object) -> ResolvedCommand:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for is another process's doing
+    while not condition():  # noqa: ASYNC110 - another process changes the condition
         await asyncio.sleep(0.01)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and not a zombie, which only its parent can bury."""
+    """Whether a process exists and is not a zombie, which only its parent can reap."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # it has gone meanwhile, or there is no /proc here
+    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile, or there is no /proc
         return not Path("/proc/self/stat").exists()
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 class Lines:
-    """What a command said so far."""
+    """The output of a command so far."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
@@ -60,7 +60,7 @@ class Lines:
 async def started(
     work: ResolvedCommand, *, pids: int, grace: float = 60.0, timeout: float | None = None
 ) -> AsyncIterator[tuple[Lines, asyncio.Event, asyncio.Task[CommandResult]]]:
-    """A command that has told the ids of its processes."""
+    """A command that has printed the ids of its processes."""
     lines, cancel = Lines(), asyncio.Event()
     task = asyncio.create_task(
         run_command(work, cancel=cancel, on_line=lines, grace_seconds=grace, timeout=timeout)
@@ -96,7 +96,7 @@ async def test_a_command_ended_by_a_signal_has_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "exit_code", "said"),
+    ("work", "exit_code", "message"),
     [
         (ResolvedCommand(), 126, "a command cannot be started: the step has no command"),
         (ResolvedCommand(argv=("no-such-program-here",)), 127, "no-such-program-here cannot be started: No such file"),
@@ -105,11 +105,11 @@ async def test_a_command_ended_by_a_signal_has_failed() -> None:
     ],
 )  # fmt: skip
 async def test_a_command_that_cannot_start_has_failed(
-    work: ResolvedCommand, exit_code: int, said: str
+    work: ResolvedCommand, exit_code: int, message: str
 ) -> None:
     result = await run_command(work)
     assert (result.code, result.exit_code) == ("COMMAND_FAILED", exit_code)
-    assert result.message.startswith(said)
+    assert result.message.startswith(message)
 
 
 async def test_arguments_do_not_pass_through_a_shell(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A workflow file's whole way: loaded, submitted, claimed by what it needs, resolved, executed, and done."""
+"""A workflow file from end to end: loaded, submitted, claimed, resolved, executed and finished."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ RELEASE = load_workflow_file(Path(__file__).parent / "release.yaml")
 
 
 async def take(engine: Stage, queue: str) -> Lease:
-    """The one step that waits for a worker of this kind."""
+    """Claim the only step with this capability."""
     await engine.settle()
     (lease,) = await engine.orchestrator.claim("bob", queues=(queue,), limit=10)
     return lease
@@ -175,7 +175,7 @@ async def test_each_try_sees_its_own_number(url: str) -> None:
 
 
 async def test_another_process_evaluates_the_templates_of_a_dead_one(url: str) -> None:
-    """The input is owed in the commit that opens the step: whoever sweeps next makes it."""
+    """The commit that opens the step writes an outbox row for its input, so that any later sweep can resolve it."""
     declared = load_workflow("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
     async with stage(url) as engine:
         ours, engine.orchestrator.resolver = engine.orchestrator.resolver, None
@@ -191,7 +191,7 @@ async def test_another_process_evaluates_the_templates_of_a_dead_one(url: str) -
 
 
 async def test_steps_with_permanently_refused_inputs_fail(url: str) -> None:
-    """The row that owes them is not forgotten without a word: the steps would be waited for until the run's deadline."""
+    """The outbox row of the inputs must not be dropped silently: the steps would wait until the run's deadline."""
     declared = load_workflow("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
 
     class Refusing:
@@ -218,7 +218,7 @@ async def test_templates_are_evaluated_for_a_few_runs_at_a_time(
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        for _ in range(20):  # a long one: whoever else may begin does
+        for _ in range(20):  # a long evaluation, so that others can start meanwhile
             await asyncio.sleep(0)
         under_way -= 1
         return work(*given)
@@ -251,7 +251,7 @@ async def test_a_step_receives_only_what_it_needs(url: str, tmp_path: Path) -> N
 async def test_an_output_too_large_for_an_expression_fails_the_step_that_uses_it(
     url: str, tmp_path: Path
 ) -> None:
-    """Nobody who evaluates loads 64 MiB because somebody has uploaded them."""
+    """Evaluating an expression must not load a large upload into memory."""
     declared = load_workflow(
         "name: w\nsteps:\n  - {id: a, uses: t}\n  - {id: b, uses: t, with: {x: '${{ steps.a.output }}'}, needs: [a]}\n"
     )

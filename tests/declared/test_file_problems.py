@@ -1,4 +1,4 @@
-"""Files that are wrong, and exactly what is said about each: line, column, path and what would be right."""
+"""Invalid files, and the exact error for each: line, column, path and advice."""
 
 from textwrap import dedent
 
@@ -11,7 +11,7 @@ ONE = "name: x\nsteps:\n  - id: a\n    run: [make]\n"
 
 
 def refused(text: str) -> list[str]:
-    """What is wrong with a file, one line each."""
+    """The problems of a file, one line each."""
     with pytest.raises(TenureError) as caught:
         load_workflow(text, "f.yaml")
     fault = caught.value
@@ -284,8 +284,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_problems_are_reported_with_place_and_advice(case: str) -> None:
-    text, said = CASES[case]
-    assert refused(text) == said
+    text, expected = CASES[case]
+    assert refused(text) == expected
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -1,4 +1,4 @@
-"""What a file means: YAML 1.2, defaults, digests, and files made to do harm."""
+"""The meaning of a file: YAML 1.2, defaults, digests, and hostile files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_shell_must_be_requested_explicitly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: "a: &a [x]\n" + "".join(f"b{i}: &b{i} [*a, *a]\n" for i in range(20)), "anchors and aliases"),
         (lambda: "[" * 100_000, "nested more than 32 levels deep"),
@@ -113,8 +113,8 @@ def test_a_shell_must_be_requested_explicitly() -> None:
         (lambda: ONE + "".join(f"  - id: s{i}\n    run: [x]\n" for i in range(1_200)), "1 to 1000 items, not 1201"),
     ],
 )  # fmt: skip
-def test_a_hostile_file_is_refused(make: Callable[[], str], said: str) -> None:
-    with pytest.raises(TenureError, match=said) as caught:
+def test_a_hostile_file_is_refused(make: Callable[[], str], message: str) -> None:
+    with pytest.raises(TenureError, match=message) as caught:
         load_workflow(make())
     assert caught.value.code == "WORKFLOW_INVALID"
 

@@ -1,4 +1,4 @@
-"""From a workflow and its inputs to a plan, and from a claimed step to its work."""
+"""From a workflow and its inputs to a plan, and from a claimed step to its input."""
 
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def template(step: StepSpec) -> Any:
 
 
 def handed(step: StepSpec, scope: dict[str, Any] | None = None) -> Any:
-    """What whoever is given the step gets: plain values."""
+    """The plain values that the worker of a step gets."""
     if step.template is None:
         return msgspec.json.decode(step.input or b"null")
     made = prepare_step(step.template, scope or {})
@@ -78,7 +78,7 @@ def test_templates_over_inputs_are_evaluated_at_creation_and_others_later() -> N
     assert handed(gate) == {"title": "Deploy v2"}
     assert gate.approval is not None
     assert gate.approval.action == "gate", (
-        "what people typed is a payload, the history has the step's own word"
+        "the title has user input, so it is in a payload; the history has only the step's name"
     )
     assert needs(child) == {"build"}
 
@@ -264,7 +264,7 @@ def test_missing_inputs_get_their_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({}, ["inputs.count is required: an integer"]),
         ({"count": "2"}, ['inputs.count must be an integer, not "2"']),
@@ -282,11 +282,11 @@ def test_missing_inputs_get_their_defaults() -> None:
         ({"count": 1, "raf": "x"}, ["inputs.raf workflow x has no such input; did you mean 'ref'?"]),
     ],
 )  # fmt: skip
-def test_all_invalid_inputs_are_reported_at_once(given: dict[str, Any], said: list[str]) -> None:
+def test_all_invalid_inputs_are_reported_at_once(given: dict[str, Any], expected: list[str]) -> None:
     with pytest.raises(TenureError) as caught:
         TYPED.bind(given)
     assert caught.value.code == "INVALID_INPUT"
-    assert [f"{d.path} {d.problem}" for d in caught.value.details] == said
+    assert [f"{d.path} {d.problem}" for d in caught.value.details] == expected
     with pytest.raises(TenureError):
         TYPED.plan(given)
 

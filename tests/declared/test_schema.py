@@ -1,4 +1,4 @@
-"""The published schema says what the validation says."""
+"""The published schema agrees with the validation."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ SHAPES = (
     "an id with blanks", "too many retries", "retries that are a text", "a wrong delay", "an unknown tier",
     "an environment that is none", "a wrong type", "a bar in a queue",
 )  # fmt: skip
-"""Cases that a schema can see: what is wrong is one value's form."""
+"""Cases that a schema can detect, because the form of one value is wrong."""
 
 TYPES: dict[str, Any] = {
     "object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float),
@@ -29,7 +29,7 @@ TYPES: dict[str, Any] = {
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """The part of JSON Schema that ours uses; a keyword it does not know fails the test."""
+    """Validate against the part of JSON Schema that ours uses. An unknown keyword fails the test."""
     return all(keyword_fits(name, wanted, value, schema) for name, wanted in schema.items())
 
 
@@ -114,7 +114,9 @@ def test_the_examples_of_the_page_match_the_schema() -> None:
 
 def test_the_error_on_the_page_is_the_real_one() -> None:
     page = (ROOT / "docs" / "declared.md").read_text()
-    text, said = re.findall(r"```yaml\n(# release\.yaml.*?)```.*?```text\n(.*?)```", page, flags=re.DOTALL)[0]
+    text, message = re.findall(
+        r"```yaml\n(# release\.yaml.*?)```.*?```text\n(.*?)```", page, flags=re.DOTALL
+    )[0]
     with pytest.raises(TenureError) as caught:
         load_workflow(text, "release.yaml")
-    assert caught.value.message == said.rstrip("\n")
+    assert caught.value.message == message.rstrip("\n")

@@ -1,4 +1,4 @@
-"""What a wrong file costs: however many words in it are not known, only a few get a suggestion."""
+"""The cost of an invalid file: only a few of its unknown words get a suggestion."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ def test_a_file_full_of_unknown_words_is_refused_quickly(kind: str) -> None:
     good = _steps(lambda _: "")
     usual = seconds_of(lambda _: lambda: load_workflow(good, "a"), 0)
     assert seconds_of(lambda _: lambda: load_workflow(text, "a"), 0) < 10 * usual, (
-        "it costs as much as other files of its size"
+        "it must cost about as much as other files of its size"
     )
 
 

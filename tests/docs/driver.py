@@ -1,4 +1,4 @@
-"""The Python of a page: blocks come as lines of JSON, and are executed in one namespace."""
+"""Executes the Python blocks of a page. Blocks arrive as lines of JSON, and share one namespace."""
 
 import ast
 import asyncio
@@ -14,7 +14,7 @@ NAMESPACE: dict[str, Any] = {"__name__": "__main__"}
 
 
 def execute(text: str, page: str, runner: asyncio.Runner) -> dict[str, Any]:
-    """Execute a block; what it prints, and whether it went well."""
+    """Execute a block. The result has its output, and whether it succeeded."""
     printed = io.StringIO()
     ok = True
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):

@@ -1,10 +1,10 @@
-"""Pages of documentation as programs: their blocks are run in order, in a folder of the page's own.
+"""Pages of documentation as programs: their blocks are run in order, in a folder for each page.
 
 - A `python` or `yaml` block whose first line is a comment with a file's name (`# app.py`) is saved under that name.
 - Every other `python` block is executed; the blocks of a page share one namespace. `await` works at the top level.
-- A `sh` block is run by bash with this environment's `tenure`; variables live on in the next one.
-- A `text` block right after one of these is what it prints: its lines come in this order, others may lie between
-  them, and `...` stands for anything.
+- A `sh` block is run by bash with this environment's `tenure`. Its variables are kept for the next `sh` block.
+- A `text` block directly after one of these is its output. The lines must appear in this order, other lines may be between
+  them, and `...` matches anything.
 - `<!-- not run: why -->` in the line before a block keeps it from being run.
 """
 
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The file it is saved as."""
+        """The name under which the block is saved, if it is a file."""
         found = _FILE.match(self.text) if self.language in ("python", "yaml") else None
         return found[1] if found else None
 
@@ -64,7 +64,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def run(page: Path, folder: Path) -> None:
-    """Run a page; what goes wrong is told with the place."""
+    """Run a page. An error names the page and the line."""
     with _Session(folder) as session:
         for block in blocks(page):
             place = f"{page.name}:{block.line}"
@@ -83,7 +83,7 @@ def run(page: Path, folder: Path) -> None:
 
 
 class Done(NamedTuple):
-    """How a block ended."""
+    """The result of a block."""
 
     ok: bool
     printed: str
@@ -104,7 +104,7 @@ def _check(place: str, block: Block, done: Done) -> None:
 
 
 class _Session:
-    """A folder with a Python that lives as long as the page, and a shell that remembers."""
+    """A folder with a Python process for the whole page, and a shell that keeps its variables."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -127,7 +127,7 @@ class _Session:
     def __exit__(self, *_: object) -> None:
         assert self._python.stdin is not None
         assert self._python.stdout is not None
-        for group in self._groups:  # what a page has started in the background, and not ended
+        for group in self._groups:  # processes that the page started in the background and did not end
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         self._python.stdin.close()
@@ -144,11 +144,11 @@ class _Session:
         return Done(**json.loads(answer)) if answer else Done(False, "Python has ended")
 
     def shell(self, text: str) -> Done:
-        """Run a block with bash; its variables are kept for the next."""
+        """Run a block with bash. Its variables are kept for the next block."""
         script = f"set -aeuo pipefail; [ ! -f .shell ] || . ./.shell; trap 'export -p > .shell' EXIT\n{text}"
         with (
             tempfile.TemporaryFile() as output
-        ):  # not a pipe: what goes on in the background would hold its other end
+        ):  # not a pipe, because background processes would keep it open
             running = subprocess.Popen(
                 ("bash", "-c", script),
                 cwd=self._folder,
@@ -172,6 +172,6 @@ class _Session:
 
 
 def pages() -> Iterator[Path]:
-    """What people read: the README and the pages of docs."""
+    """The pages for readers: the README and the pages of docs."""
     yield ROOT / "README.md"
     yield from sorted((ROOT / "docs").glob("*.md"))

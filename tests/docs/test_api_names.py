@@ -16,7 +16,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob
 CALL = re.compile(r"(?<![./\w])(engine|client)\.(?!md\b)([a-z]\w*)\b(?:\.([a-z]\w*))?(?![\w:])")
 NAME = re.compile(r"`tenure\.([A-Z]\w+)")
 OLD = re.compile(r"^\| `[^|]+\| ", re.MULTILINE)
-"""The left column of the changelog's table of renamed things."""
+"""The left column of the changelog's table of renames."""
 CLIENT = Client("http://localhost:1", key="tn_a_b")
 
 
@@ -26,7 +26,7 @@ def text_of(page: Path) -> str:
 
 
 def group_type(name: str) -> Any:
-    """The class of a group of the engine; the engine itself has no groups before it is opened."""
+    """The class of a group of the engine. An engine has its groups only after it is opened."""
     found: Any = getattr(Engine, name, None)
     if not isinstance(found, property | cached_property):
         return found

@@ -1,4 +1,4 @@
-"""What docs/ARCHITECTURE.md shows is what there is: its layers, its walks, and every file that it names."""
+"""docs/ARCHITECTURE.md matches the code: its layers, its walks, and every file that it names."""
 
 import asyncio
 import re
@@ -54,7 +54,7 @@ def test_every_module_of_decide_is_listed() -> None:
     ids=["creation", "result"],
 )
 def test_a_walk_matches_the_recorded_calls(title: str, walk: walks.RecordWalk) -> None:
-    """Each function of a drawn walk is called, and they are first called in the order in which they are drawn."""
+    """Every function of a drawn walk is called, and the first calls are in the drawn order."""
     calls = [call.removeprefix("tenure.") for call in asyncio.run(walk()).calls]
     drawn = [line.split()[0] for line in block_after(title)]
     assert [name for name in drawn if name not in calls] == []

@@ -1,4 +1,4 @@
-"""docs/glossary.md is true: every place exists, every term is defined once, and what the pages call by name is in it."""
+"""docs/glossary.md is correct: every place exists, every term is defined once, and every class that the pages name is in it."""
 
 import ast
 import re
@@ -76,7 +76,7 @@ def test_every_class_in_the_architecture_page_exists() -> None:
 
 
 def test_every_row_type_and_every_grouped_shape_is_in_the_glossary() -> None:
-    """The rows of a run and the nouns of the services are what a newcomer meets first."""
+    """A newcomer meets the rows of a run and the nouns of the services first."""
     covered = {place.partition(":")[2] for place in PLACES}
     rows = {name for name in top_level_names(PACKAGE / "kernel" / "run_rows.py") if name.endswith("Row")}
     assert sorted(rows - covered - {"RunSpecRow", "StaleMessageRow"}) == []

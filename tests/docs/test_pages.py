@@ -1,4 +1,4 @@
-"""What the documentation shows works as it is shown: every block of Python and shell is run, and every link leads somewhere."""
+"""The documentation works as shown: every block of Python and shell is run, and every link resolves."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ ELSEWHERE = {
     "lifecycle.md": "generated",
     "testing.md": "its blocks are tests, and are run as such in tests/testing",
 }
-"""Pages whose blocks are not run here, and why."""
+"""Pages whose blocks are not run here, each with the reason."""
 NOT_RUN_MAX = 4
 RUN = [page for page in pages() if page.name not in ELSEWHERE]
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADED = re.compile(
     r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//|<link[^>]+rel=\"(?:stylesheet|preconnect)\"[^>]+href=\"https?://"
 )
-"""What a browser fetches by itself, as opposed to a link that a reader follows."""
+"""What a browser loads without a click of the reader."""
 
 
 @pytest.fixture(scope="module")

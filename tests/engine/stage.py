@@ -1,4 +1,4 @@
-"""An engine for tests: its clock is moved by hand, and the doctor looks at everything in the end."""
+"""An engine for tests: the test moves its clock, and the doctor examines the database at the end."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from tenure.kernel.lease_types import Lease
 
 
 class Stage(Engine):
-    """An engine without a sweeper of its own: `later` lets time pass and does what is due."""
+    """An engine without a sweeper: `later` lets time pass and does what is due."""
 
     shifted = 0.0
 
@@ -25,26 +25,26 @@ class Stage(Engine):
         await self.settle()
 
     async def claim(self, worker: str = "bob") -> Lease:
-        """Take the one step that is ready."""
+        """Claim the only ready step."""
         await self.settle()
         (lease,) = await self.orchestrator.claim(worker, queues=await queues(self), limit=10)
         return lease
 
     async def nothing_to_claim(self) -> bool:
-        """Whether no step is given out."""
+        """Whether no step can be claimed."""
         await self.settle()
         return await self.orchestrator.claim("nobody", queues=await queues(self), limit=10) == []
 
     async def complete(self, lease: Lease, output: bytes | None = None, seq: int = 9) -> Any:
-        """The step succeeded."""
+        """Report that the step succeeded."""
         return await self.orchestrator.send(Complete(**head(lease, seq), output=output))
 
     async def fail(self, lease: Lease, code: str, *, retryable: bool | None = None) -> Any:
-        """The step failed."""
+        """Report that the step failed."""
         return await self.orchestrator.send(Fail(**head(lease, 9), code=code, retryable=retryable))
 
     async def checkpoint(self, lease: Lease, name: str, seq: int, **fields: Any) -> Any:
-        """A sub-result."""
+        """Record a checkpoint."""
         return await self.orchestrator.send(RecordCheckpoint(**head(lease, seq), name=name, **fields))
 
     async def names(self, run_id: str) -> dict[str, str]:
@@ -53,25 +53,25 @@ class Stage(Engine):
 
 
 def head(lease: Lease, seq: int) -> dict[str, Any]:
-    """The head of a message from a lease's holder."""
+    """The common fields of a message from a lease's holder."""
     return {"run_id": lease.run_id, "idx": lease.idx, "n": lease.n, "seq": seq}
 
 
 async def queues(engine: Engine) -> list[str]:
-    """Everything that steps on the queue `default` ask of workers."""
+    """The capabilities that steps on the queue `default` need."""
     runs = await engine.store.read("run_ids_after", 0, 1000)
     steps = [step for run in runs for step in await engine.store.read("steps_of", run.run_id)]
     return sorted({step.queue for step in steps if split(step.queue)[0] == "default"} | {"default"})
 
 
 def is_from(lease: Lease, run_id: str) -> bool:
-    """Whether the lease is of this run."""
+    """Whether the lease belongs to this run."""
     return ids.run_text(lease.run_id) == run_id
 
 
 @asynccontextmanager
 async def stage(url: str, **how: Any) -> AsyncIterator[Stage]:
-    """A stage, examined when the play is over."""
+    """A stage. At the end, the doctor examines its database."""
     async with Stage(url, sweep=False, **how) as engine:
         yield engine
         report = await examine_database(engine.store)

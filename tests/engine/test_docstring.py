@@ -1,4 +1,4 @@
-"""What the package's docstring shows works as it is shown; and an engine that only reads."""
+"""The example in the package's docstring works; and an engine that only reads."""
 
 import asyncio
 import textwrap

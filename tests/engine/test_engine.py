@@ -1,4 +1,4 @@
-"""A run's life from Python, on both stores."""
+"""The life of a run from Python, on both stores."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -161,7 +161,7 @@ async def test_a_cancel_is_final(url: str) -> None:
         assert await engine.cancel(held, reason="NOT_NEEDED") == "canceling"
         assert (await engine.runs.explain(held)).reason == "canceling"
         assert (await engine.get(held)).shown == "running", (
-            "agent-runs has no word for canceling: it keeps the last"
+            "agent-runs has no word for canceling, so the last word stays"
         )
         late = await engine.complete(lease)
         assert late.late
@@ -182,7 +182,7 @@ async def test_a_run_in_planning_gets_its_steps_later(url: str) -> None:
         run = await engine.create("w", None)
         assert (await engine.runs.explain(run)).reason == "planning"
         await engine.runs.plan_ready(run, [BUILD])
-        for _ in range(2):  # the second one repeats the first, as after a lost answer
+        for _ in range(2):  # the second call repeats the first, as after a lost answer
             await engine.runs.add_steps(run, [{"name": "more", "needs": ["build"]}])
         await refused("PLAN_INVALID", engine.runs.add_steps(run, [{"name": "more"}]))
         await engine.complete(await engine.claim())

@@ -1,4 +1,4 @@
-"""What `tenure.run` and our own processes do to Python while they run."""
+"""How `tenure.run` and Tenure's own processes set the garbage collector."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def seen() -> tuple[int, int, int]:
     return gc.get_threshold()
 
 
-def test_the_garbage_collector_runs_less_often_meanwhile() -> None:
+def test_the_garbage_collector_runs_less_often_during_a_run() -> None:
     gc.set_threshold(700, 10, 10)
     assert run_in_loop(seen()) == (COLLECT_AFTER, 10, 10)
     assert gc.get_threshold() == (700, 10, 10)

@@ -1,4 +1,4 @@
-"""Labels, a report and a lease taken away, by hand, on both stores."""
+"""Manual operations on both stores: labels, reports and revoked leases."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ async def test_a_revoked_worker_is_refused(url: str) -> None:
         assert (await engine.runs.events(run))[-1].actor == "ada"
 
         await engine.claim("carol")
-        assert await engine.runs.revoke_lease(run, "build") == "failed", "its last try counted too"
+        assert await engine.runs.revoke_lease(run, "build") == "failed", "its last attempt is charged, too"
         assert (await engine.get(run)).reason == "STEP_LOST"
         await refused("RUN_TERMINAL_STATE", engine.runs.revoke_lease(run))
         await refused("RUN_NOT_FOUND", engine.runs.revoke_lease(NOBODY))
@@ -42,7 +42,7 @@ async def test_a_revocation_names_its_step_if_several_run(url: str) -> None:
         assert "name one of a, b" in (await refused("INVALID_INPUT", engine.runs.revoke_lease(run))).message
         assert await engine.runs.revoke_lease(run, "b") == "ready"
         assert await engine.names(run) == {"a": "running", "b": "ready"}
-        assert await engine.runs.revoke_lease(run) == "ready", "the one that is left"
+        assert await engine.runs.revoke_lease(run) == "ready", "the only step that still runs"
 
 
 async def test_revoking_a_canceling_step_ends_it(url: str) -> None:

@@ -1,4 +1,4 @@
-"""Plans of steps, done by workers that have their tools: what a tool is given, how it ends, and that data stays data."""
+"""Plans of steps, executed by workers that have the tools: a tool's input, its outcome, and data that is never evaluated."""
 
 import asyncio
 import contextlib
@@ -94,7 +94,7 @@ async def test_a_step_has_its_own_input_or_that_of_the_run(url: str) -> None:
 
 
 async def test_text_that_looks_like_a_template_or_a_command_is_data(url: str, tmp_path: Path) -> None:
-    """Only what planning a workflow file has written is evaluated; even a tool called `run` is a tool."""
+    """Only templates from a workflow file are evaluated. A tool named `run` is an ordinary tool."""
     touched = tmp_path / "touched"
     given: list[Any] = []
     commands = ["touch", str(touched)]
@@ -108,7 +108,7 @@ async def test_text_that_looks_like_a_template_or_a_command_is_data(url: str, tm
             await engine.see_end(await engine.create("w", [{"name": name, "input": template}]))
             await engine.see_end(await engine.create("w", [{"name": name}], input=template))
         assert given == [([["text"]], commands, "${{ inputs.secret }}")] * 4
-        # Somebody sends it straight to workers that run commands: only workflow files have commands.
+        # A caller sends it directly to workers that run commands, but only workflow files have commands.
         with pytest.raises(TenureError, match="only workflow files may contain"):
             await engine.create(
                 "w", [{"name": "x", "tool": "run", "queue": "default|run", "input": template}]
@@ -144,7 +144,7 @@ async def test_a_cancel_interrupts_an_async_tool(url: str) -> None:
         assert await ended(engine, run) == ("canceled", "RUN_CANCELED")
         assert stopped.is_set()
         (attempt,) = await engine.leases(run)
-        assert (attempt.state, attempt.lease) == ("canceled", "canceled"), "acknowledged, not given up"
+        assert (attempt.state, attempt.lease) == ("canceled", "canceled"), "acknowledged, not abandoned"
 
 
 async def test_canceling_one_step_does_not_affect_its_siblings(url: str) -> None:

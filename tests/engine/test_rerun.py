@@ -1,4 +1,4 @@
-"""Resume, rerun, pause and park (decisions 25 and 29), on both stores."""
+"""Resume, rerun, pause and park (rules 25 and 29), on both stores."""
 
 import asyncio
 from datetime import timedelta
@@ -61,7 +61,7 @@ async def test_a_resumed_run_does_the_rest_of_a_declared_plan(url: str) -> None:
         assert (steps["build"].attempts_max, steps["lint"].required) == (2, False)
         lease = await engine.claim()
         assert lease.name == "build"
-        assert lease.idempotency_key == f"{run}/build", "an effect that had happened is recognised by its key"
+        assert lease.idempotency_key == f"{run}/build", "its key identifies an effect that already happened"
 
         await engine.cancel(next_run)
         await refused("RUN_INVALID_TRANSITION", engine.runs.resume(next_run))
@@ -112,7 +112,7 @@ async def test_a_resumed_body_gets_its_resumable_checkpoints_with_their_outputs(
         assert await engine.result(next_run) == "done"
         done = await engine.get(next_run)
         assert (done.steps_done, done.steps_total) == (3, 3), (
-            "what is known so far is never less than what is done"
+            "the total is never below the number of finished steps"
         )
         (line, _) = await engine.runs.list()
         assert (line.id, line.steps_done, line.steps_total) == (next_run, 3, 3)
@@ -125,11 +125,11 @@ async def test_resuming_ends_a_wait_for_an_event_or_a_time_but_never_an_approval
             assert await engine.runs.resume(run) == run
             assert (await engine.get(run)).status == "succeeded"
         asked = await engine.create("w", [StepSpec(name="ok", kind="approval")])
-        told = await refused("RUN_INVALID_TRANSITION", engine.runs.resume(asked))
-        assert "only a decision ends that wait" in told.message
+        error = await refused("RUN_INVALID_TRANSITION", engine.runs.resume(asked))
+        assert "only a decision ends that wait" in error.message
         working = await engine.create("w", [StepSpec(name="build")])
-        told = await refused("RUN_INVALID_TRANSITION", engine.runs.resume(working))
-        assert "waits for no event and no time" in told.message
+        error = await refused("RUN_INVALID_TRANSITION", engine.runs.resume(working))
+        assert "waits for no event and no time" in error.message
         assert (await engine.get(asked)).status == "waiting_approval"
 
 
@@ -168,7 +168,7 @@ async def test_a_rerun_starts_from_the_beginning_and_is_linked(url: str) -> None
         assert (await engine.get(third)).rerun_of == resumed
         assert (await engine.get(third)).attempt_no == 3
         assert list(await engine.names(third)) == [step.name for step in PLAN], (
-            "the whole plan, not what was left"
+            "the whole plan, not only the remaining steps"
         )
 
 
@@ -226,7 +226,7 @@ async def test_a_paused_run_gets_no_lease_and_its_deadline_keeps_running(url: st
 
 
 async def test_a_lease_and_a_deadline_may_end_in_the_same_sweep(url: str) -> None:
-    """The deadline's tick looks at the step that the lease's tick has just changed in the same batch."""
+    """The deadline's tick sees the step that the lease's tick changed in the same batch."""
     async with stage(url) as engine:
         run = await engine.create("w", [StepSpec(name="a"), StepSpec(name="b")], timeout=100)
         await engine.claim()
@@ -245,7 +245,7 @@ async def test_a_run_that_matches_no_worker_is_parked_without_an_attempt(url: st
         return tenure.current().step
 
     async with stage(url) as engine:
-        # Whoever sends a step to workers that do not have its tool: the step is not to blame.
+        # The caller sent the step to workers that do not have its tool. This is no failure of the step.
         queue = "default|tool:other"
         run = await engine.create("w", [StepSpec(name="build", tool="compile", queue=queue)])
         async with engine.worker(Tool(compile_it, "other"), name="small"):

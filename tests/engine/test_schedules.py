@@ -1,4 +1,4 @@
-"""Schedules from Python, on both stores: made, changed, paused, triggered, and refused where they make no sense."""
+"""Schedules from Python, on both stores: created, changed, paused, triggered, and refused if invalid."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.engine.stage import Stage, stage
 
 
 async def report(a: int = 0, slot: str = "") -> str:
-    """What is scheduled here."""
+    """The scheduled workflow."""
     return f"{a} at {slot}"
 
 
@@ -46,7 +46,7 @@ async def look(engine: Stage) -> int:
 
 
 async def go_to(engine: Stage, moment: datetime) -> None:
-    """A second after a moment."""
+    """Move the clock to one second after a moment."""
     now: int = (await engine.store.read("now"))[0].now_us
     await engine.later((us(moment.timestamp()) - now) / 1e6 + 1)
 
@@ -68,7 +68,7 @@ async def test_a_schedule_starts_its_runs(url: str) -> None:
         assert run.input == {"a": 1, "slot": slot}
         after = await schedules.show("tick")
         assert after.last_slot == made.next_at
-        assert after.revision == 1, "time is no change"
+        assert after.revision == 1, "a started slot is not an edit"
 
 
 async def test_an_update_recomputes_the_next_slot_and_keeps_the_rest(url: str) -> None:
@@ -102,7 +102,7 @@ async def test_slots_during_a_pause_start_no_runs_but_a_trigger_does(url: str) -
         await engine.later(7200)
         assert await look(engine) == 0
         runs = {await schedules.trigger("s", actor="u_bob") for _ in range(3)}
-        assert len(runs) == 3, "every trigger is its own run"
+        assert len(runs) == 3, "every trigger starts its own run"
         assert (await engine.get(runs.pop())).workflow == "report"
         going = await schedules.unpause("s")
         assert await schedules.unpause("s") == going
@@ -154,7 +154,7 @@ async def test_an_invalid_schedule_is_refused_at_creation(
 
 
 @pytest.mark.parametrize(
-    ("workflow", "how", "code", "said"),
+    ("workflow", "how", "code", "message"),
     [
         ("nobody.has.it", {}, "SCHEDULE_INVALID", "import the module that defines it"),
         (
@@ -170,11 +170,11 @@ async def test_an_invalid_schedule_is_refused_at_creation(
     ],
 )
 async def test_an_input_that_does_not_match_the_workflow_is_refused_at_creation(
-    tmp_path: Path, workflow: Any, how: dict[str, Any], code: str, said: str
+    tmp_path: Path, workflow: Any, how: dict[str, Any], code: str, message: str
 ) -> None:
     async with stage(f"sqlite:{tmp_path / 'runs.db'}") as engine:
         error = await refused(code, engine.schedules.create("s", workflow, "0 * * * *", **how))
-        assert said in error.message
+        assert message in error.message
         assert await engine.schedules.list() == []
 
 
@@ -203,22 +203,22 @@ async def test_a_workflow_is_scheduled_by_its_registered_name() -> None:
 
 
 async def test_a_scheduled_workflow_file_gets_its_inputs_and_its_slot() -> None:
-    said: list[str] = []
+    texts: list[str] = []
 
     def say(text: str) -> None:
-        said.append(text)
+        texts.append(text)
 
     async with Lab(Registry(Tool(say, "scheduled.say"))) as lab:
         await lab.schedule("tick", load_workflow(GREETING), "0 * * * *", input={"name": "Ada"})
         await lab.jump("2h")
         assert {await run.status() for run in await lab.runs()} == {"succeeded"}
-        assert said == ["Ada at 2026-01-05T11:00:00Z", "Ada at 2026-01-05T12:00:00Z"]
+        assert texts == ["Ada at 2026-01-05T11:00:00Z", "Ada at 2026-01-05T12:00:00Z"]
         await lab.engine.schedules.trigger("tick")
         await lab.settle()
-        assert said[2:] == ["Ada at 2026-01-05T12:00:00Z"]
+        assert texts[2:] == ["Ada at 2026-01-05T12:00:00Z"]
         await lab.engine.schedules.edit("tick", workflow=load_workflow(GREETING), input={"name": "Bob"})
         await lab.jump("1h")
-        assert said[3:] == ["Bob at 2026-01-05T13:00:00Z"]
+        assert texts[3:] == ["Bob at 2026-01-05T13:00:00Z"]
 
 
 async def test_tenants_do_not_see_each_others_schedules(url: str) -> None:

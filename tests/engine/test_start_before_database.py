@@ -1,4 +1,4 @@
-"""An engine starts although its database is not quite there yet."""
+"""An engine starts even if its database is not ready yet."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ async def test_an_engine_starts_even_if_an_answer_of_its_database_is_lost(postgr
             async with Engine(wire.dsn, wait_for_database=60, sweep=False) as engine:
                 await engine.runs.list()
             if not wire.cuts:
-                break  # it did not take so many
+                break  # the start needs fewer answers than this
         assert number > 10

@@ -1,4 +1,4 @@
-"""Waiting for a status from outside: it comes, it cannot come any more, or not in time."""
+"""Waiting for a status: it is reached, it can no longer be reached, or it is not reached in time."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every example runs as its first lines say, and shows what it is there to show."""
+"""Every example runs as its first lines say, and prints the expected lines."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 ELSEWHERE = {"plain_runner": "tests/server/test_runner_conformance.py"}
-"""Examples that need a server, and where they are run."""
+"""Examples that need a server, and the tests that run them."""
 SHOWN = {
     "hello": r"""
         greeting Ada \.\.\.
@@ -47,7 +47,7 @@ SHOWN = {
         look_up: 4806
         ask_model#2: \{'text': 'Zugspitze', 'tool': 'look_up'\}
         look_up#2: 2962
-        \(goes on as a new run\)
+        \(continues as a new run\)
         ask_model: \{'text': '4806 - 2962', 'tool': 'calculate'\}
         calculate: 1844
         ask_model#2: .*
@@ -66,26 +66,26 @@ SHOWN = {
         announce: succeeded, try 1
     """,
     "triage/story": r"""
-        policy version 1 is active: olga asked for it, ada agreed
-        ServiceNow told of INC0042 twice: \[201, 200\]
+        policy version 1 is active: olga requested it, ada approved
+        ServiceNow reported INC0042 twice: \[201, 200\]
         one run; a card in Slack asks:
         Assign the incident [0-9a-f]{32}:
         assignment_group = Network operations
-        the agent's own words: I think INC0042 is about the network: it says 'VPN drops all calls'
+        the agent's reason: I think INC0042 is about the network: it says 'VPN drops all calls'
         olga clicks Approve: APPROVER_IS_REQUESTER: .*
         ada clicks Approve: apr_\S+ is requested\.
         ada clicks Approve: apr_\S+ is requested\. You had said so before\.
         bob clicks Approve: apr_\S+ is approved\.
         the run succeeded: \{'incident': 'INC0042', 'assigned': 'Network operations'\}
-        INC0042 is with Network operations
-        it spent 400 of 50000 millionths of a USD
+        INC0042 is assigned to Network operations
+        the run spent 400 of 50000 millionths of a USD
         evidence of \d+ events, succeeded, signed by the key we trust: True
-        undo: servicenow\.incident\.assign undone; INC0042 is with Service desk
+        undo: servicenow\.incident\.assign undone; INC0042 is assigned to Service desk
     """,
 }
-"""What each prints, line by line."""
+"""The output of each example, line by line."""
 IN_ANY_ORDER = {"approval"}
-"""Runs side by side may speak in either order."""
+"""Examples whose concurrent runs may print in either order."""
 
 
 def test_every_example_is_tested() -> None:
@@ -114,7 +114,7 @@ def test_an_example_shows_what_it_is_there_for(name: str, tmp_path: Path) -> Non
     assert len(lines) == len(patterns), done.stdout
     for line, pattern in zip(lines, patterns, strict=True):
         assert re.fullmatch(pattern, line), f"{line!r} is not {pattern!r}"
-    assert list(tmp_path.iterdir()) == [], "its database was a temporary one"
+    assert list(tmp_path.iterdir()) == [], "the database of an example is temporary"
 
 
 def test_an_example_uses_the_database_that_is_named(tmp_path: Path) -> None:

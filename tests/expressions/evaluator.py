@@ -1,7 +1,7 @@
-"""A process that evaluates expressions under real limits of memory and CPU time: `Evaluator` starts and asks it.
+"""A process that evaluates expressions under real limits of memory and CPU time. `Evaluator` starts it and sends it expressions.
 
-The process may use MEMORY_BYTES beyond what it has when it starts; CEL's library aborts where it gets no more. Each answer says
-what came out and how much CPU time it took.
+The process may use MEMORY_BYTES more than at its start. CEL's library aborts if it gets no more memory. Each answer has the
+outcome and the CPU time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 MEMORY_BYTES = 256 * 1024 * 1024
 CPU_SECONDS = 3
-"""Of one expression: thirty times its budget, for the slowest machine."""
+"""For one expression: thirty times its budget, for the slowest machine."""
 KILLED_AFTER_SECONDS = 30
-"""What never ends is killed. That is counted by the clock's ticks, which may be twice what was really used."""
+"""A process that never ends is killed after this CPU time. The kernel counts it in ticks, so it may count twice the real time."""
 
 
 class Evaluator:
-    """Starts the process, and another one where it has died."""
+    """Starts the process, and another one if it has died."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, source: str, scope: Any) -> dict[str, Any]:
-        """What became of an expression: `value`, `refused` or `failed`; AssertionError where the process died of it."""
+        """The outcome of an expression: `value`, `refused` or `failed`; AssertionError if the process died."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, str(Path(__file__))],

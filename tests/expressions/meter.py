@@ -1,6 +1,6 @@
-"""What evaluating an expression takes for given values, in the units of `tenure.expressions.cost`: its bound may not be below.
+"""The work of evaluating an expression for given values, in the units of `tenure.expressions.cost`. The cost bound may not be below it.
 
-It knows the part of CEL that grows: fields, lists, maps, `+`, `!=`, choices and comprehensions. LookupError: there is no value.
+It covers the part of CEL whose cost grows: fields, lists, maps, `+`, `!=`, choices and comprehensions. LookupError means that there is no value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.expressions.cel_syntax import (
 )
 
 STEPS_MAX = 10_000
-"""LookupError for what takes longer: a test has other things to do."""
+"""More work raises LookupError, so that tests stay short."""
 
 
 def metered_work(tree: Expr, values: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
-"""No expression takes the process down: its work and memory are bounded before CEL sees it.
+"""No expression can end the process: its work and memory are bounded before CEL evaluates it.
 
-What is evaluated here is evaluated in a process with a real limit of memory (RLIMIT_AS) and CPU time, in which CEL would abort.
+The expressions here are evaluated in a process with real limits of memory (RLIMIT_AS) and CPU time, in which CEL would abort.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCOPE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def evaluator() -> Iterator[Evaluator]:
-    """One process for all."""
+    """One process for all tests."""
     made = Evaluator()
     yield made
     made.close()
@@ -141,7 +141,7 @@ def test_known_hostile_expressions_stay_within_the_budget(evaluator: Evaluator, 
     assert said["cpu"] < CPU_SECONDS, said
 
 
-# ------------------------------------------------------------------------------------------ made by chance
+# ------------------------------------------------------------------------------------------ random expressions
 
 _ATOMS = st.sampled_from(
     [
@@ -297,7 +297,7 @@ def test_size_bounds_hold_for_every_value(value: Any, source: str) -> None:
     assert exact <= by_size <= EXPRESSION_WORK_MAX
 
 
-# ------------------------------------------------------------------------ no bound is below what is really done
+# ------------------------------------------------------------------------ no bound is below the real work
 
 _MADE = "inputs.v.map(x, inputs.v)"
 _FORTY = f"[{', '.join(['inputs.v'] * 40)}]"
@@ -312,11 +312,11 @@ MIXED = [
     f"[inputs.v, {_FORTY}].map(w, w.map(z, w))",
     f"[inputs.v, {_MADE}][1].map(w, w.map(z, w))",
 ]
-"""What is known by its bytes alone, and in its place, or beside it, what was made of it: much more."""
+"""A value of which only the size is known, and, instead of it or next to it, a much larger value that was made from it."""
 
 
 def too_low(source: str, seen: dict[str, Any]) -> str:
-    """Why a bound of an expression is below its work for these values; nothing where none is."""
+    """Why a bound of an expression is below its work for these values; "" if none is."""
     bounded = expression.parse_expression(source).bound
     if bounded is None:
         return ""  # a plain path
@@ -338,8 +338,8 @@ def too_low(source: str, seen: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("source", MIXED, ids=lambda source: source[:60])
 def test_values_next_to_a_value_of_unknown_type_are_counted(source: str) -> None:
-    told = [too_low(source, {"inputs": {"c": False, "v": [1] * count}}) for count in (5, 17, 49)]
-    assert [one for one in told if one] == []
+    reasons = [too_low(source, {"inputs": {"c": False, "v": [1] * count}}) for count in (5, 17, 49)]
+    assert [one for one in reasons if one] == []
 
 
 _PLAIN = st.sampled_from(
@@ -377,7 +377,7 @@ def test_the_bound_is_never_below_the_actual_cost(
 
 
 def test_nested_comprehensions_are_analysed_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By steps. Each is looked at twice (few large items, many small ones); how deep they lie in each other is bounded."""
+    """Counts steps. Each comprehension is analysed twice (few large items, many small ones). The depth of nesting is limited."""
     steps = 0
     walked = _Walk.shape
 
@@ -388,7 +388,7 @@ def test_nested_comprehensions_are_analysed_in_linear_time(monkeypatch: pytest.M
 
     monkeypatch.setattr(_Walk, "shape", shape)
     taken = []
-    for count in (1, 2, 4):  # beside each other, each with as many in it as there may be
+    for count in (1, 2, 4):  # side by side, each nested as deeply as allowed
         inner = "x"
         for _ in range(COMPREHENSIONS_NESTED_MAX):
             inner = f"inputs.v.exists(x, {inner} != 1)"
@@ -406,7 +406,7 @@ def test_nested_comprehensions_are_analysed_in_linear_time(monkeypatch: pytest.M
     steps = 0
     with pytest.raises(MalformedExpression):
         expression.parse_expression(deeper)
-    assert steps == 0, "it is refused before it is looked at"
+    assert steps == 0, "it is refused before it is analysed"
 
 
 @pytest.mark.parametrize(

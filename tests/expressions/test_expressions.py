@@ -1,4 +1,4 @@
-"""Expressions and templates: paths, CEL, their references and their bounds."""
+"""Expressions and templates: paths, CEL, references and limits."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_a_template_evaluates_to_its_value(text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("inputs.gone", "inputs has no 'gone'"), ("inputs.list[7]", "inputs.list has 2 items"),
         ("inputs.ref.x", "inputs.ref is a string and has no 'x'"), ("inputs.none.x", "inputs.none is null"),
@@ -52,11 +52,11 @@ def test_a_template_evaluates_to_its_value(text: str, value: Any) -> None:
         ("slot == 1", "'slot' is not available here"),
     ],
 )  # fmt: skip
-def test_an_expression_without_a_value_reports_why(text: str, said: str) -> None:
+def test_an_expression_without_a_value_reports_why(text: str, message: str) -> None:
     with pytest.raises(TenureError) as caught:
         expression.parse_expression(text).value(SCOPE)
     assert caught.value.code == "EXPRESSION_FAILED"
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert text in caught.value.message
 
 
@@ -85,7 +85,7 @@ def test_the_names_that_an_expression_reads_are_known(text: str, refers: list[st
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("'" + "x" * 3_000 + "'", "longer than 2048 bytes"), ("", "empty"), ("1 +", "CEL"), ("(" * 500, "nested deeper than 50"),
         ("foo.bar", "there is no 'foo'"), ("foo.bar == 1", "there is no 'foo'"),
@@ -95,10 +95,10 @@ def test_the_names_that_an_expression_reads_are_known(text: str, refers: list[st
         ("inputs.a" + ".map(x, x)" * 9, "more than 8 comprehensions"),
     ],
 )  # fmt: skip
-def test_an_invalid_expression_is_refused(text: str, said: str) -> None:
+def test_an_invalid_expression_is_refused(text: str, message: str) -> None:
     with pytest.raises(MalformedExpression) as caught:
         expression.parse_expression(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 json_values = st.recursive(

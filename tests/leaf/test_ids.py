@@ -1,4 +1,4 @@
-"""Ids of runs: in the order of creation, never twice from one process, and the same as text."""
+"""Run ids: they sort by creation, one process never repeats one, and they convert to text and back."""
 
 import pytest
 from hypothesis import given
@@ -38,18 +38,20 @@ def test_an_id_does_not_reveal_the_number_of_runs_of_others(seed: int, tenants: 
     made = [(tenant, ids.new(MOMENT, tenant)) for tenant in tenants]
     for tenant in set(tenants):
         own = [run_id for of, run_id in made if of == tenant]
-        assert own == list(range(own[0], own[0] + len(own))), "whatever the others do, hers follow each other"
+        assert own == list(range(own[0], own[0] + len(own))), (
+            "the ids of a tenant are consecutive, whatever other tenants do"
+        )
     assert len({run_id for _, run_id in made}) == len(made)
 
 
 def test_ids_of_different_tenants_are_unrelated() -> None:
     ids = RunIds(7)
     begun = [ids.new(MOMENT, f"t{number}") & ((1 << 31) - 1) for number in range(4_000)]
-    assert len({number >> 20 for number in begun}) > 950, "of 1024 parts"
+    assert len({number >> 20 for number in begun}) > 950, "at least 950 of 1024 parts"
 
 
-class Meeting:
-    """Chance that draws the same number for everybody."""
+class SameNumber:
+    """A random source that always draws the same number."""
 
     def getrandbits(self, _bits: int) -> int:
         return 5
@@ -57,7 +59,7 @@ class Meeting:
 
 def test_tenants_that_begin_at_the_same_number_never_get_the_same_id() -> None:
     ids = RunIds()
-    ids._chance = Meeting()  # type: ignore[assignment]  # all that is asked of it
+    ids._chance = SameNumber()  # type: ignore[assignment]  # the only method that is used
     made = [ids.new(MOMENT, tenant) for tenant in ("acme", "globex") * 50]
     assert len(set(made)) == 100
 
@@ -76,10 +78,10 @@ def test_two_processes_count_from_different_numbers_and_so_does_one_in_the_next_
 
 
 def test_the_start_numbers_of_processes_are_spread() -> None:
-    """So that those who make many runs in one moment hardly ever meet: nothing of the moment is in them."""
+    """Processes that create many runs at the same moment rarely draw the same ids. The start numbers do not depend on the time."""
     begun = [RunIds(seed).new(MOMENT) & ((1 << 31) - 1) for seed in range(4_000)]
-    assert len({number >> 20 for number in begun}) > 950, "of 1024 parts"
-    assert max(begun) <= 1 << 30, "as many are left behind each"
+    assert len({number >> 20 for number in begun}) > 950, "at least 950 of 1024 parts"
+    assert max(begun) <= 1 << 30, "there is room for as many ids after each"
 
 
 @pytest.mark.parametrize(

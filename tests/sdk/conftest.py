@@ -1,4 +1,4 @@
-"""The databases the SDK's stories are told on."""
+"""The databases for the tests of the SDK."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None), or PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))

@@ -1,4 +1,4 @@
-"""Workflows of one test: made without telling the registry that all share."""
+"""Workflows of a single test, which are not in the global registry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenure.sdk import Workflow
 from tenure.sdk.definitions import StepFunction
 
 Steps = list[str]
-"""What steps have really done, in order."""
+"""The steps that were really executed, in order."""
 
 
 @overload
@@ -25,7 +25,7 @@ def flow(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
 
 def noted(done: Steps, name: str, **options: Any) -> StepFunction[..., Any]:
-    """An async step that notes its name and arguments, and answers them."""
+    """An async step that records its name and arguments as a text, and returns the text."""
 
     async def function(*args: Any) -> str:
         said = " ".join(map(str, (name, *args)))

@@ -1,4 +1,4 @@
-"""Questions to people: approvals that are waited for, and proposals that are not."""
+"""Approvals, which block the run, and proposals, which do not."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from tests.sdk.flows import Steps, flow, noted
 async def test_an_approval_resumes_the_run_and_names_the_approver(url: str | None) -> None:
     @flow
     async def whole() -> dict[str, Any]:
-        said = await tenure.approve("Deploy?", show={"image": "app:7"})
-        return {"approved": said.approved, "by": said.approver, "why": said.reason, "at": said.at}
+        decision = await tenure.approve("Deploy?", show={"image": "app:7"})
+        return {
+            "approved": decision.approved,
+            "by": decision.approver,
+            "why": decision.reason,
+            "at": decision.at,
+        }
 
     async with Lab(whole, url=url) as lab:
         run = await lab.start(whole)
@@ -109,7 +114,7 @@ async def test_two_approvals_need_two_people() -> None:
         assert await lab.approve(run, by="ada") == "requested"
         await lab.settle()
         assert await run.status() == "waiting_approval"
-        assert await lab.approve(run, by="ada") == "requested"  # the same person once more
+        assert await lab.approve(run, by="ada") == "requested"  # the same person again
         assert await lab.approve(run, by="bob") == "approved"
         assert await run.result() == "True"
 
@@ -136,10 +141,10 @@ async def test_approving_twice_or_without_a_question_is_refused(url: str | None)
         events = len(await run.history())
         assert (
             await lab.approve(run, by="ada", no=question.no) == "approved"
-        )  # a repeat is answered as before
+        )  # a repeated decision gets the same answer
         await lab.settle()
         assert len(await run.history()) == events
-        assert await run.status() == "waiting_approval"  # the second question is not touched
+        assert await run.status() == "waiting_approval"  # the second question is still open
         await lab.approve(run, by="ada")
         await run.result()
         silent = await lab.start(flow(name="silent")(_nothing))
@@ -150,7 +155,7 @@ async def test_approving_twice_or_without_a_question_is_refused(url: str | None)
 
 
 async def _nothing() -> None:
-    """Asks nobody."""
+    """A workflow without approvals."""
 
 
 @pytest.mark.clause("AGR-13")
@@ -212,11 +217,11 @@ async def test_a_workflow_asks_waits_and_resumes_under_every_profile(profile: st
     @flow(profile=profile)
     async def whole() -> list[Any]:
         await work()
-        said = await tenure.approve("Go?")
+        decision = await tenure.approve("Go?")
         await tenure.sleep("10m")
         healthy = await tenure.wait("healthy")
         await work(2)
-        return [said.approver, healthy]
+        return [decision.approver, healthy]
 
     async with Lab(whole) as lab:
         run = await lab.start(whole)

@@ -1,4 +1,4 @@
-"""Steps that fail, take too long or are stopped, and what a crash leaves of them."""
+"""Steps that fail, time out or are stopped, and what a crash leaves of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_step_is_retried_until_it_succeeds(url: str | None) -> None:
         assert await run.result() == "try 3"
         assert (await run.recorded())["flaky"].tries == 3
     assert flaky.attempts == [1, 2, 3]
-    assert len(flaky.keys) == 1  # whatever can recognise a repeat is given the same key
+    assert len(flaky.keys) == 1  # the idempotency key is the same in every try
 
 
 async def test_backoff_follows_the_clock() -> None:
@@ -61,12 +61,12 @@ async def test_backoff_follows_the_clock() -> None:
         run = await lab.start(whole)
         await lab.settle()
         assert flaky.tries == 1
-        assert lab.workers[0].busy  # a short pause is waited for in memory
+        assert lab.workers[0].busy  # a short backoff passes in memory
         await lab.jump(0.9)
         assert flaky.tries == 1
         await lab.jump(0.2)
         assert flaky.tries == 2
-        assert lab.workers[0].busy == []  # a long one is not
+        assert lab.workers[0].busy == []  # a long one does not
         await lab.jump(8)
         assert flaky.tries == 2
         await run.result()
@@ -74,7 +74,7 @@ async def test_backoff_follows_the_clock() -> None:
 
 
 @pytest.mark.clause("AGR-09")
-async def test_after_the_last_try_the_run_fails_for_good_with_a_code_and_a_message(
+async def test_after_the_last_try_the_run_fails_with_a_code_and_a_message(
     url: str | None,
 ) -> None:
     flaky = Flaky(99, retries=2, backoff=[1])
@@ -87,10 +87,10 @@ async def test_after_the_last_try_the_run_fails_for_good_with_a_code_and_a_messa
         assert (view.status, view.reason) == ("failed", "STEP_FAILED")
         assert "ConnectionError: try 3" in str(view.error)
         await lab.jump("30d")
-        assert await run.status() == "failed"  # nothing tries it by itself
+        assert await run.status() == "failed"  # it is not retried automatically
         assert flaky.tries == 3
         flaky.failures = 0
-        again = lab.run(await lab.engine.runs.rerun(run.id), whole)  # the owner can, by hand
+        again = lab.run(await lab.engine.runs.rerun(run.id), whole)  # its owner can rerun it
         assert await again.result() == "try 4"
 
 
@@ -152,7 +152,7 @@ async def test_a_caught_failure_is_the_same_in_every_replay() -> None:
     assert flaky.tries == 1
 
 
-# ------------------------------------------------------------------- what cannot be done twice
+# ------------------------------------------------------------------- steps that must not be repeated
 
 
 @pytest.mark.clause("GWI-18")
@@ -166,7 +166,7 @@ async def test_a_step_that_must_not_be_repeated_ends_the_run_if_its_outcome_is_u
     async def whole() -> str:
         try:
             return str(await pay())
-        except BaseException:  # whatever the code catches
+        except BaseException:  # even if the code catches everything
             return "swallowed"
 
     async with Lab(whole, url=url) as lab:
@@ -241,7 +241,7 @@ async def test_a_step_that_must_not_be_repeated_is_not_retried_by_default() -> N
 @pytest.mark.parametrize("plain", [False, True])
 async def test_a_step_that_takes_too_long_is_stopped(plain: bool) -> None:
     stopped: Steps = []
-    told = threading.Event()
+    pause = threading.Event()
 
     async def endless() -> None:
         try:
@@ -252,7 +252,7 @@ async def test_a_step_that_takes_too_long_is_stopped(plain: bool) -> None:
     def endless_plain() -> None:
         frame = tenure.current()
         while not frame.canceled:
-            told.wait(0.005)
+            pause.wait(0.005)
         stopped.append("stopped")
 
     step = tenure.step(name="endless", timeout="10m", retries=0)(endless_plain if plain else endless)

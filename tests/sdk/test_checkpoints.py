@@ -1,4 +1,4 @@
-"""What a checkpoint holds."""
+"""The fields of a checkpoint, and the limit of steps."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def test_a_run_at_its_limit_of_steps_is_parked_until_the_limit_is_raised(
     async with Lab(small, url=url) as lab:
         run = await lab.start(small, 12)
         await lab.settle()
-        assert begun == list(range(10)), "the step beyond the limit does not begin"
+        assert begun == list(range(10)), "the step beyond the limit does not start"
         view = await lab.engine.get(run.id)
         assert view.status not in ("failed", "succeeded")
         assert "steps_max" in (view.parked or "")
@@ -92,13 +92,13 @@ async def test_a_run_at_its_limit_of_steps_is_parked_until_the_limit_is_raised(
 
         await lab.engine.runs.unpause(run.id)
         await lab.settle()
-        assert "steps_max" in ((await lab.engine.get(run.id)).parked or ""), "the limit is as it was"
+        assert "steps_max" in ((await lab.engine.get(run.id)).parked or ""), "the limit has not changed"
 
         larger = Workflow(code, name="long", steps_max=12)
         await lab.deploy(larger)
         await lab.engine.runs.unpause(run.id)
         assert await run.result() == sum(range(12))
-        assert begun == list(range(12)), "nothing was done again"
+        assert begun == list(range(12)), "no step was repeated"
 
 
 @pytest.mark.parametrize("given", [0, 10_000_000, True, "many"])

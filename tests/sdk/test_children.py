@@ -1,4 +1,4 @@
-"""Runs that runs start, and runs that go on as others."""
+"""Child runs, and runs that restart as new runs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def test_many_children_are_gathered() -> None:
 async def test_children_are_canceled_left_alone_or_waited_for_when_their_parent_ends(url: str | None) -> None:
     @flow
     async def parent(on_close: str) -> str:
-        await tenure.start(waiter, on_close=on_close)  # type: ignore[arg-type]  # the three words below
+        await tenure.start(waiter, on_close=on_close)  # type: ignore[arg-type]  # one of the three values below
         return on_close
 
     async with Lab(parent, waiter, url=url) as lab:
@@ -131,7 +131,7 @@ async def test_a_crash_around_the_start_creates_one_child() -> None:
     assert await tenure.testing.crash_everywhere(story, parent, child) > 5
 
 
-async def test_a_canceled_parent_takes_its_children_with_it() -> None:
+async def test_canceling_a_parent_cancels_its_children() -> None:
     @flow
     async def parent() -> Any:
         return await (await tenure.start(waiter)).result()
@@ -156,7 +156,7 @@ async def test_starting_an_unknown_workflow_is_refused() -> None:
             await run.result()
 
 
-async def test_a_childs_input_that_does_not_fit_is_refused_where_it_is_started() -> None:
+async def test_a_childs_input_that_does_not_fit_is_refused_at_the_call() -> None:
     @flow
     async def parent() -> str:
         try:
@@ -224,7 +224,7 @@ async def test_a_restart_with_a_large_input_is_possible() -> None:
         assert await run.result() == 400_000
 
 
-async def test_a_restart_with_an_input_that_does_not_fit_is_refused_there() -> None:
+async def test_a_restart_with_an_input_that_does_not_fit_is_refused_at_the_call() -> None:
     @flow
     async def chain(left: int) -> str:
         try:
@@ -269,7 +269,7 @@ async def test_a_childs_result_can_be_awaited_again_after_a_cancel() -> None:
     async with Lab(parent, child) as lab:
         run = await lab.start(parent)
         assert await run.result() == {"twice": 2}
-    assert len(seen) == 3  # at first, and in two replays
+    assert len(seen) == 3  # in the first execution and in two replays
 
 
 async def test_a_childs_result_can_be_awaited_repeatedly() -> None:
@@ -320,7 +320,7 @@ async def test_a_restart_may_come_from_a_branch_and_from_plain_code() -> None:
 async def test_collecting_children_that_have_ended_asks_for_many_at_a_time(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One question each would make collecting n children cost n commits, each of which reads all n."""
+    """With one query per child, collecting n children would cost n commits, each of which reads all n."""
     monkeypatch.setattr(execution_waits, "AHEAD_MAX", 10)
     ended = asyncio.Event()
 
@@ -347,7 +347,7 @@ async def test_collecting_children_that_have_ended_asks_for_many_at_a_time(
 
 
 async def test_starting_children_one_after_the_other_takes_few_commits(url: str | None) -> None:
-    """Neither starting a child, nor making its run, nor telling its parent waits for the one before."""
+    """Starting a child, creating its run and telling its parent do not wait for the previous child."""
 
     @flow(name="quick-child")
     async def quick_child(number: int) -> int:
@@ -391,7 +391,7 @@ async def test_a_refused_child_fails_the_run_before_anything_else_starts(
 async def test_results_of_children_are_collected_immediately(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that has recorded much stays before it suspends: not where the answers are there already."""
+    """A run with many recorded steps stays in memory before it suspends, but not if the results are already there."""
     monkeypatch.setattr(execution_waits, "STAY_SECONDS_PER_ROW", 3600)
     monkeypatch.setattr(execution_waits, "STAY_SECONDS_MAX", 3600)
     monkeypatch.setattr(execution_waits, "AHEAD_MAX", 2)
@@ -436,4 +436,4 @@ async def test_many_children_are_canceled_in_a_few_commits(url: str | None) -> N
         await lab.settle()
         assert set(await children_of(lab, "waiter")) == {"canceled"}
         assert orchestrator.commands - commands >= 40
-        assert orchestrator.batches - batches < 20, "each child was canceled by a commit of its own"
+        assert orchestrator.batches - batches < 20, "each child was canceled by its own commit"

@@ -1,4 +1,4 @@
-"""Values that go in and come out: what a first run sees is what a replay sees."""
+"""The encoding of values: a replay sees the same values as the first run."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def a_big_number() -> int:
 
 
 def a_float_that_is_whole() -> float:
-    return 3  # an int, as people write it
+    return 3  # an int, as people often write
 
 
 def structs_by_name() -> dict[str, list[Image]]:
@@ -137,7 +137,7 @@ async def test_a_replay_reads_what_the_first_run_saw(make: Callable[[], Any]) ->
         assert first == make()
 
 
-async def test_typed_inputs_reach_the_workflow_and_its_steps_as_what_they_are(url: str | None) -> None:
+async def test_typed_inputs_reach_the_workflow_and_its_steps_with_their_types(url: str | None) -> None:
     @tenure.step
     async def shown(image: Image, at: datetime, color: Color, spot: Point) -> tuple[str, str]:
         return f"{image.name} {at:%H:%M} {color.name} {spot.x + spot.y}", type(image).__name__
@@ -179,7 +179,7 @@ async def test_an_event_is_converted_to_the_type_that_is_waited_for() -> None:
 
 async def test_arguments_that_cannot_be_encoded_do_not_prevent_a_replay() -> None:
     class Connection:
-        """Something that has no value: another one in each process."""
+        """Has no encoding, and is a different object in each process."""
 
     done: list[str] = []
 

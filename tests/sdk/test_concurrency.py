@@ -1,4 +1,4 @@
-"""Several things at once: gather, map, and what asyncio has for it."""
+"""Concurrent calls in a workflow: gather, map, and the primitives of asyncio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.worker.helpers import until
 
 
 class Crowd:
-    """A step that counts how many of it are at work at once."""
+    """A step that counts how many of its calls run at once."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -57,7 +57,7 @@ async def test_a_failing_branch_ends_a_gather_whose_other_branch_waits(url: str 
 async def test_a_long_run_continues_when_a_task_group_cancels_its_only_wait(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that has recorded much looks what has arrived before it stays: there may be nobody left who waits."""
+    """A run with many recorded steps checks what has arrived before it stays in memory, because the only wait may be canceled."""
     monkeypatch.setattr(execution_waits, "STAY_SECONDS_MIN", 0.0)
     go = asyncio.Event()
 
@@ -88,7 +88,7 @@ async def test_a_long_run_continues_when_a_task_group_cancels_its_only_wait(
         await until(lambda: lab.engine.store.read("waits_of", ids.run_int(run.id)), "the wait")
         await asyncio.sleep(
             0.1
-        )  # for the body to hear that its wait is open; had it not, this would only show less
+        )  # so that the body learns that its wait is open; without this, the test would show less
         go.set()
         assert await run.result() == 2
 
@@ -373,7 +373,7 @@ async def test_a_crash_in_the_middle_of_a_map_repeats_only_what_was_not_recorded
         first = [key for key, row in recorded.items() if row.n == 1]
         assert first
         assert {row.n for row in recorded.values()} == {1, 2}
-    assert len(done) <= 6 + 2  # at most what was at work
+    assert len(done) <= 6 + 2  # at most the running steps are repeated
 
 
 async def test_gather_within_gather_and_map_over_a_function_of_the_workflow() -> None:
@@ -422,7 +422,7 @@ async def test_map_takes_functions_of_the_workflow_async_or_not() -> None:
         assert await run.result() == [[2, 4], ["work 3"]]
 
 
-async def test_a_plain_workflow_maps_over_functions_that_say_what_is_durable(url: str | None) -> None:
+async def test_a_plain_workflow_maps_over_functions_with_durable_calls(url: str | None) -> None:
     done: Steps = []
     work = noted(done, "work")
 
@@ -505,18 +505,18 @@ async def test_two_waits_for_one_event_name_at_once_take_events_in_order() -> No
         assert await run.result() == [1, 2]
 
 
-async def test_tasks_that_nobody_awaits_end_with_their_workflow() -> None:
+async def test_unawaited_tasks_end_with_their_workflow() -> None:
     tasks: list[asyncio.Task[Any]] = []
     done: Steps = []
     work = noted(done, "work")
 
-    async def beside() -> None:
+    async def background() -> None:
         await work()
         await asyncio.Event().wait()
 
     @flow
     async def whole() -> str:
-        tasks.append(asyncio.create_task(beside()))
+        tasks.append(asyncio.create_task(background()))
         await tenure.approve("Go?")
         return "done"
 
@@ -546,7 +546,7 @@ async def test_the_first_of_two_waits_wins_and_wins_in_every_replay(url: str | N
             task.cancel()
         seen.append(sorted(task.get_name() for task in finished))
         await after()
-        await tenure.sleep("7d")  # meanwhile the timer has come as well
+        await tenure.sleep("7d")  # the timer fires meanwhile, too
         return "done"
 
     async with Lab(whole, url=url) as lab:
@@ -559,7 +559,7 @@ async def test_the_first_of_two_waits_wins_and_wins_in_every_replay(url: str | N
     assert done == ["after"]
 
 
-async def test_a_timeout_of_asyncios_around_a_step_replays_as_it_was() -> None:
+async def test_an_asyncio_timeout_around_a_step_replays_as_it_ran() -> None:
     done: Steps = []
     after = noted(done, "after")
 
@@ -615,13 +615,13 @@ async def test_a_race_between_steps_is_won_by_the_same_one_in_every_replay(how: 
             released[number - 1].set()
         return number
 
-    async def strand(number: int) -> int:
+    async def branch(number: int) -> int:
         await tenure.now()
         return await racer(number)
 
     @flow
     async def whole() -> list[int]:
-        tasks = [asyncio.create_task(strand(number)) for number in range(3)]
+        tasks = [asyncio.create_task(branch(number)) for number in range(3)]
         order: list[int] = []
         if how == "as_completed":
             order = [await each for each in asyncio.as_completed(tasks)]
@@ -649,12 +649,12 @@ async def test_a_race_between_steps_is_won_by_the_same_one_in_every_replay(how: 
 
 
 async def test_a_branch_that_calls_sys_exit_fails_alone() -> None:
-    async def leaves() -> None:
+    async def exits() -> None:
         sys.exit(3)
 
     @flow
     async def whole() -> str:
-        (how,) = await tenure.gather(leaves(), return_exceptions=True)
+        (how,) = await tenure.gather(exits(), return_exceptions=True)
         return type(how).__name__
 
     async with Lab(whole) as lab:

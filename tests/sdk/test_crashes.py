@@ -1,4 +1,4 @@
-"""A crash at every point: the run comes out right, and what was recorded is not done twice."""
+"""A crash at every point: the run ends correctly, and no recorded step is repeated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenure.testing import Lab, crash_everywhere
 from tests.sdk.flows import flow
 
 effects: Counter[str] = Counter()
-"""What steps have really done."""
+"""The effects of steps that really happened."""
 
 
 @tenure.step
@@ -51,8 +51,8 @@ async def announce(what: str) -> str:
 async def release(ref: str) -> dict[str, Any]:
     image = await build(await prepare(ref))
     found = await scan(image)
-    said = await tenure.approve(f"Deploy {image}?", within="2d")
-    deployed = await deploy(image, said.approver)
+    decision = await tenure.approve(f"Deploy {image}?", within="2d")
+    deployed = await deploy(image, decision.approver)
     healthy = await tenure.wait("healthy", within="1h")
     return {"said": await announce(deployed), "found": found, "healthy": healthy}
 
@@ -67,8 +67,8 @@ STEPS = ("prepare", "build", "scan", "deploy", "announce")
 
 @pytest.mark.guard_seconds(180)
 @pytest.mark.clause("GOV-08")
-async def test_a_crash_at_any_point_of_a_run_never_repeats_what_was_recorded() -> None:
-    tellings: list[int] = []
+async def test_a_crash_at_any_point_of_a_run_never_repeats_a_recorded_step() -> None:
+    stories: list[int] = []
 
     async def story(lab: Lab) -> None:
         effects.clear()
@@ -78,27 +78,25 @@ async def test_a_crash_at_any_point_of_a_run_never_repeats_what_was_recorded() -
         await lab.approve(run, by="ada")
         await run.reaches("waiting_external")
         await lab.deliver(run, "healthy", {"by": "probe"}, event_id="one")
-        await lab.deliver(run, "healthy", {"by": "probe"}, event_id="one")  # and once more
+        await lab.deliver(run, "healthy", {"by": "probe"}, event_id="one")  # a repeated delivery
         assert await run.result() == RESULT
         recorded = await run.recorded()
         assert {name: recorded[name].state for name in STEPS} == dict.fromkeys(STEPS, "done")
         assert recorded["build"].tries == 2
-        # At most one step was at work when the worker died, and only that one may have been done once more.
+        # At most one step was running when the worker died, and only that step may have been repeated.
         assert set(effects) == set(STEPS)
         assert sum(effects.values()) <= len(STEPS) + 1
         if lab.crashes.planned and lab.crashes.planned[0].when == "after":
-            assert sum(effects.values()) == len(STEPS)  # its checkpoint was there: nothing is repeated
-        tellings.append(len(lab.crashes.points))
+            assert sum(effects.values()) == len(STEPS)  # its checkpoint is recorded, so no step is repeated
+        stories.append(len(lab.crashes.points))
 
-    told = await crash_everywhere(story, release)
-    assert told == len(tellings)
-    assert told > 25
+    count = await crash_everywhere(story, release)
+    assert count == len(stories)
+    assert count > 25
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_steps_effect_is_repeated_only_where_its_checkpoint_was_lost(
-    step: str, url: str | None
-) -> None:
+async def test_a_steps_effect_is_repeated_only_if_its_checkpoint_was_lost(step: str, url: str | None) -> None:
     for crash, times in (("crash_after", 1), ("crash_before", 2)):
         effects.clear()
         async with Lab(release, url=url) as lab:
@@ -124,7 +122,7 @@ async def test_a_steps_effect_is_repeated_only_where_its_checkpoint_was_lost(
                 await run.reaches("waiting_external")
                 await lab.deliver(run, "healthy", {"by": "probe"})
             assert await run.result() == RESULT
-        # The first try of build fails before its effect: a crash there loses or keeps only that try.
+        # The first try of build fails before its effect, so a crash there loses or keeps only that try.
         expected = 1 if step == "build" else times
         assert effects == Counter(dict.fromkeys(STEPS, 1)) | Counter({step: expected})
 
@@ -155,7 +153,7 @@ async def test_concurrent_branches_survive_a_crash_at_any_point() -> None:
         await lab.deliver(run, "go", 1, event_id="go")
         assert await run.result() == ["AA2", "BB2", 1, ["X", "Y"]]
         assert set(work_done) == {"a", "b", "a2", "b2", "x", "y"}
-        assert sum(work_done.values()) <= 6 + 2  # at most what was at work
+        assert sum(work_done.values()) <= 6 + 2  # at most the running steps are repeated
 
     assert await crash_everywhere(story, wide) > 20
 
@@ -172,10 +170,10 @@ async def test_a_crash_at_any_point_of_a_plain_workflow_does_not_change_the_resu
     @flow(name="plain")
     def plain() -> str:
         first: Any = work("a")
-        said: Any = tenure.approve("Go?")
+        decision: Any = tenure.approve("Go?")
         nap: Any = tenure.sleep("1h")
         assert nap is None
-        return f"{first} {work('b')} {said.approver}"
+        return f"{first} {work('b')} {decision.approver}"
 
     async def story(lab: Lab) -> None:
         done.clear()

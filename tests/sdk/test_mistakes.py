@@ -1,4 +1,4 @@
-"""Mistakes of newcomers: each is told where it was made, in words that help."""
+"""Mistakes of newcomers: each error names the place of the mistake and says what to do."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_a_forgotten_await_before_a_wait_fails_the_run_too() -> None:
         run = await lab.start(forgets_after_a_wait)
         with pytest.raises(TenureError, match="step 'first' was called and never awaited"):
             await run.result()
-    gc.collect()  # Python says it as well, of the body that was let go
+    gc.collect()  # Python reports it, too, for the body that was dropped
 
 
 async def test_a_call_canceled_before_it_started_is_not_a_mistake() -> None:
@@ -210,7 +210,7 @@ async def _errors(lab: Lab, run: Any) -> list[tuple[str, str]]:
     return [(line.step, line.text) for line in lines if line.level == "error"]
 
 
-async def test_the_traceback_of_a_step_that_failed_for_good_is_in_the_log_once() -> None:
+async def test_the_traceback_of_a_failed_step_is_logged_once() -> None:
     @flow
     async def whole() -> None:
         await fails_deep_down(7)
@@ -264,7 +264,7 @@ def test_a_long_traceback_is_cut_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "said"),
+    ("kind", "options", "message"),
     [
         (TypeError, {"retries": "3"}, "step 'work': retries must be a whole number such as retries=3, not '3'"),
         (TypeError, {"retries": True}, "such as retries=3, not True"),
@@ -283,13 +283,13 @@ def test_a_long_traceback_is_cut_to_its_end() -> None:
     ],
 )  # fmt: skip
 def test_an_invalid_option_of_a_step_is_refused_at_the_decorator(
-    kind: type[Exception], options: dict[str, Any], said: str
+    kind: type[Exception], options: dict[str, Any], message: str
 ) -> None:
     decorator: Any = tenure.step
 
     async def work() -> None: ...
 
-    with pytest.raises(kind, match=re.escape(said)):
+    with pytest.raises(kind, match=re.escape(message)):
         decorator(**options)(work)
 
 

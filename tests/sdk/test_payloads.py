@@ -1,4 +1,4 @@
-"""Values that are large: beside the database up to a limit, and refused beyond it."""
+"""Large values: stored next to the database up to a limit, and refused above it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_large_inputs_results_and_outputs_survive_a_round_trip(url: str | 
         run = await lab.start(whole, "y" * LARGE)
         result = await run.result()
         assert (len(result["text"]), len(result["made"])) == (LARGE, LARGE)
-    assert seen == [LARGE, LARGE]  # the first time and in the replay
+    assert seen == [LARGE, LARGE]  # in the first run and in the replay
 
 
 async def test_large_values_work_in_children_approvals_and_plain_steps() -> None:
@@ -100,7 +100,7 @@ async def test_a_result_over_the_limit_of_artifacts_fails_its_step_and_the_run_e
         fits = await lab.start(whole, 1_000_000 - len('["","end"]'))
         await fits.result()
         assert done == ["after"]
-        run = await lab.start(whole, 1_000_001 - len('["","end"]'))  # one byte more
+        run = await lab.start(whole, 1_000_001 - len('["","end"]'))  # one byte above the limit
         with pytest.raises(TenureError) as failed:
             await run.result()
         assert failed.value.code == "PAYLOAD_TOO_LARGE"
@@ -140,7 +140,7 @@ async def test_a_large_failure_is_cut_and_does_not_stop_the_run_from_ending() ->
         assert len(str(failed.value)) < 10_000
 
 
-async def test_artifacts_are_stored_beside_the_database_and_verified_on_read(tmp_path: Path) -> None:
+async def test_artifacts_are_stored_next_to_the_database_and_verified_on_read(tmp_path: Path) -> None:
     @flow
     async def whole() -> int:
         made = await large(LARGE)

@@ -1,4 +1,4 @@
-"""The smaller words: time, chance, costs, logs, and where a step stands."""
+"""The smaller primitives: time, random values, costs, logs, and the current step."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ async def test_a_checkpoint_records_a_step_and_its_cost(url: str | None) -> None
         rows = await run.recorded()
         views = {each.name: each for each in await run.steps()}
         reviewed, wrote = rows["review"], rows["write"]
-        told = msgspec.json.decode(reviewed.meta or "{}")
+        meta = msgspec.json.decode(reviewed.meta or "{}")
         assert (reviewed.name, reviewed.state, reviewed.resumable, reviewed.idempotent) == (
             "review", "done", True, False,
         )  # fmt: skip
-        assert len(reviewed.arguments) == 8  # of its input, the digest
+        assert len(reviewed.arguments) == 8  # the digest of its input
         assert reviewed.at > 0
         assert views["review"].output == {"verdict": "a.py is fine"}
-        assert (told["agent"], told["tokens_in"], told["tokens_out"]) == ("reviewer", 1010, 55)
-        assert told["us"] >= 0  # how long it took
-        assert told["costs"][0] == {
+        assert (meta["agent"], meta["tokens_in"], meta["tokens_out"]) == ("reviewer", 1010, 55)
+        assert meta["us"] >= 0  # the duration
+        assert meta["costs"][0] == {
             "provider": "acme", "model": "large", "tokens_in": 1000, "tokens_out": 50, "micros": 12500,
         }  # fmt: skip
         assert (wrote.state, wrote.error, wrote.resumable, wrote.idempotent) == (
@@ -107,10 +107,10 @@ async def test_costs_of_many_calls_are_summed() -> None:
         run = await lab.start(whole)
         await run.result()
         rows = await run.recorded()
-        told = msgspec.json.decode(rows["chat"].meta or "{}")
-        assert (told["tokens_in"], told["tokens_out"]) == (1000, 500)
-        assert len(told["costs"]) == 3
-        assert sum(cost["micros"] for cost in told["costs"]) == 500
+        meta = msgspec.json.decode(rows["chat"].meta or "{}")
+        assert (meta["tokens_in"], meta["tokens_out"]) == (1000, 500)
+        assert len(meta["costs"]) == 3
+        assert sum(cost["micros"] for cost in meta["costs"]) == 500
         assert msgspec.json.decode(rows["zoo"].meta or "{}")["tokens_in"] == 500
 
 

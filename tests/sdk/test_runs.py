@@ -1,4 +1,4 @@
-"""A workflow's run among others: keys, pauses, resumes, many at once."""
+"""Runs of a workflow: idempotency keys, pauses, resumes, many at once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_runs_with_one_concurrency_key_run_one_after_another() -> None:
         runs = [await lab.submit(whole, {"n": n}, concurrency_key="k") for n in range(3)]
         await lab.settle()
         assert [await run.status() for run in runs] == ["waiting_external", "queued", "queued"]
-        # Who comes next is not said here: all three were made at the same moment.
+        # The order is not checked: all three were created at the same moment.
         assert [await run.result() for run in runs] == [0, 1, 2]
         assert (lab.now - begun).total_seconds() >= 3 * 3600
 

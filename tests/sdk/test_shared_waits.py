@@ -21,7 +21,7 @@ from tenure.sdk.replay_log import ReplayLog
 
 
 async def turns() -> None:
-    """Let everything go on that can."""
+    """Let every task run until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -40,16 +40,16 @@ async def test_a_branch_that_is_canceled_does_not_cancel_the_others() -> None:
     canceled.cancel()
     await turns()
     assert canceled.cancelled()
-    assert not other.done(), "it went on before what was recorded was durable"
+    assert not other.done(), "it continued before the records were durable"
     later = asyncio.ensure_future(journal.barrier())
     await turns()
-    assert not later.done(), "the answer is still waited for"
+    assert not later.done(), "the second reply has not arrived yet"
     second.set_result(LeaseReply())
     await asyncio.gather(other, later)
 
 
 def make_journal(recorded: list[RecordCheckpoint]) -> ExecutionJournal:
-    """A journal whose port notes what is recorded, and never replies."""
+    """A journal whose port collects the recorded checkpoints and never replies."""
 
     def record(message: RecordCheckpoint) -> asyncio.Future[LeaseReply]:
         recorded.append(message)
@@ -80,7 +80,7 @@ async def test_a_branch_that_cancels_an_opening_leaves_it_to_the_others() -> Non
     await turns()
     canceled.cancel()
     await turns()
-    assert not canceled.done(), "it waits for the number of what it cancels"
+    assert not canceled.done(), "it waits for the number of the wait that it cancels"
     assert not opening.done()
     opening.set_result(LeaseReply(no=7))
     assert [await first, await third] == [7, 7]

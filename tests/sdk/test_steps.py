@@ -1,4 +1,4 @@
-"""Steps: what may be one, how it is called, and what is told when it is done wrong."""
+"""Steps: which functions can be steps, how they are called, and the errors for mistakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.sdk.flows import Steps, flow, noted
 
 @tenure.step(isolate="process")
 def squared(number: int) -> int:
-    """In a module, so that another process can find it."""
+    """In a module, so that another process can import it."""
     return number * number
 
 
@@ -27,7 +27,7 @@ def broken(number: int) -> int:
 
 
 class Client:
-    """Something with a step for a method."""
+    """A class with steps as methods."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -114,7 +114,7 @@ async def test_a_failure_in_an_isolated_process_keeps_its_code() -> None:
         assert failed.value.data["reason"] == "NO_SQUARE"
 
 
-async def test_a_step_calls_other_steps_as_the_functions_they_are() -> None:
+async def test_a_step_calls_other_steps_as_plain_functions() -> None:
     done: Steps = []
     inner = noted(done, "inner")
 
@@ -132,7 +132,7 @@ async def test_a_step_calls_other_steps_as_the_functions_they_are() -> None:
         assert list(await run.recorded()) == ["outer"]
 
 
-async def test_outside_of_workflows_a_step_is_the_function_it_was() -> None:
+async def test_outside_of_workflows_a_step_is_a_plain_function() -> None:
     @tenure.step
     async def build(ref: str) -> str:
         """Builds."""
@@ -208,13 +208,13 @@ async def test_a_result_that_cannot_be_stored_fails_its_step() -> None:
         with pytest.raises(TenureError, match="the result of step 'connect' must be JSON") as failed:
             await run.result()
         assert failed.value.code == "INVALID_INPUT"
-        assert (await run.recorded())["connect"].tries == 1  # the same would come of another try
+        assert (await run.recorded())["connect"].tries == 1  # another try would give the same result
 
 
 async def test_a_result_of_another_type_than_declared_fails_its_step() -> None:
     @tenure.step
     async def count() -> int:
-        return "many"  # type: ignore[return-value]  # the mistake this is about
+        return "many"  # type: ignore[return-value]  # the mistake
 
     @flow
     async def whole() -> int:
@@ -277,14 +277,14 @@ def test_two_workflows_of_one_name_are_refused() -> None:
 
 
 async def test_primitives_are_for_workflows_and_a_few_for_steps() -> None:
-    said: list[str] = []
+    codes: list[str] = []
 
     @tenure.step
     async def step() -> None:
         for word in (lambda: tenure.sleep(1), lambda: tenure.approve("?"), tenure.now):
             with pytest.raises(TenureError, match="cannot be used inside a step") as refused:
                 word()
-            said.append(refused.value.code)
+            codes.append(refused.value.code)
 
     @flow
     async def whole() -> None:
@@ -297,10 +297,10 @@ async def test_primitives_are_for_workflows_and_a_few_for_steps() -> None:
     async with Lab(whole) as lab:
         run = await lab.start(whole)
         await run.result()
-    assert said == ["INVALID_INPUT"] * 3
+    assert codes == ["INVALID_INPUT"] * 3
 
 
-async def test_a_workflow_that_is_called_is_its_function() -> None:
+async def test_calling_a_workflow_calls_its_function() -> None:
     @flow
     async def double(number: int) -> int:
         return number * 2

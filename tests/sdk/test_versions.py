@@ -1,4 +1,4 @@
-"""Code that changes while runs are under way: caught, named, and gone on with."""
+"""Code that changes while runs are open: a mismatch is detected and reported, and matching code continues the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ done: Steps = []
 
 
 @pytest.fixture(autouse=True)
-def _nothing_done() -> None:
+def _clear_done() -> None:
     done.clear()
 
 
@@ -110,7 +110,7 @@ async def test_code_that_does_not_match_parks_the_run_until_the_right_code_is_de
         assert view.parked is not None
         assert why in view.parked
         assert why in await run.why()
-        assert done == ["build main", "check"]  # nothing was done that does not fit
+        assert done == ["build main", "check"]  # no step ran that does not match the history
         with pytest.raises(LabStuck, match="parked"):
             await run.result()
         await lab.deploy(right)
@@ -194,7 +194,7 @@ async def test_a_patch_is_taken_by_new_runs_and_not_by_old_ones() -> None:
         assert await new.result() == "ship"
         assert done == ["ship", "ship"]
         assert "patched:check-twice" in await new.recorded()
-        assert "patched:check-twice" in await old.recorded(), "that it went the old way is recorded too"
+        assert "patched:check-twice" in await old.recorded(), "the choice of the old path is recorded, too"
 
 
 async def test_a_patch_can_be_removed_while_runs_that_took_it_are_open() -> None:
@@ -206,7 +206,7 @@ async def test_a_patch_can_be_removed_while_runs_that_took_it_are_open() -> None
     assert done == ["build main", "check 1", "check 2", "ship"]
 
 
-async def test_a_patch_asked_for_often_answers_the_same() -> None:
+async def test_repeated_queries_of_a_patch_give_the_same_answer() -> None:
     seen: list[bool] = []
 
     @flow

@@ -1,4 +1,4 @@
-"""Events and time: waits that were met before they began, after, or never; sleeps short and long."""
+"""Events and time: events before and after the wait begins, waits that expire, short and long sleeps."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_a_crash_does_not_restart_a_sleep() -> None:
         run = await lab.start(whole)
         await lab.jump("2s")
         await lab.crash()
-        await lab.jump("31s")  # its lease has expired, its sleep is long over
+        await lab.jump("31s")  # its lease has expired, and its sleep has passed
         await run.result()
         assert lab.now - begun < timedelta(seconds=35)
 
@@ -152,7 +152,7 @@ async def test_a_run_that_waits_holds_no_memory() -> None:
     locals_: list[weakref.ref[Any]] = []
 
     class Big:
-        """Something the workflow holds on to."""
+        """An object that the workflow references."""
 
     @flow
     async def whole() -> None:
@@ -224,9 +224,9 @@ async def test_events_that_arrive_while_a_run_stays_need_no_replay(
             stays.clear()
             await lab.engine.signal(run.id, event, number)
             [waits] = set(staying)
-            assert waits._quiet_timer is not None, "it is still here"
+            assert waits._quiet_timer is not None, "the run is still in memory"
             waits._quiet_timer.cancel()
-            waits._suspend_or_give_back()  # the time is over
+            waits._suspend_or_give_back()  # as if the time in memory had passed
         assert await run.result() == [0, 1]
     assert begun == ["begun"]
 

@@ -56,7 +56,7 @@ async def held(
         first = first or status
         if turns.longest() <= HELD_SECONDS_MAX:
             return first, ""
-    return first, turns.told()
+    return first, turns.describe()
 
 
 REACHED = frozenset({*range(200, 400), 409})
@@ -172,7 +172,7 @@ async def test_an_artifact_does_not_block_the_event_loop(
             kept = await s.engine.artifacts.put(body, "run_2026-01-01_000000_aaaaaa")
             found = await s.engine.artifacts.get(kept)
         assert found == body
-        assert turns.longest() <= HELD_SECONDS_MAX, turns.told()
+        assert turns.longest() <= HELD_SECONDS_MAX, turns.describe()
 
 
 STEPS = 3_000
@@ -276,7 +276,7 @@ async def _check(work: Callable[[], Awaitable[object]]) -> None:
             await work()
         if turns.longest() <= HELD_SECONDS_MAX:
             return
-        held.append(turns.told())
+        held.append(turns.describe())
     raise AssertionError("\n".join(held))
 
 
@@ -306,7 +306,7 @@ async def _catch_up(s: Site, key: str, place: str) -> None:
     with watched_turns() as turns:
         heard = await asyncio.to_thread(listen, s.address, key, place, COMMITS * RUNS)
     assert len(set(re.findall(rb"run_[\w-]+", heard))) == COMMITS * RUNS, "each once"
-    assert turns.longest() <= HELD_SECONDS_MAX, turns.told()
+    assert turns.longest() <= HELD_SECONDS_MAX, turns.describe()
 
 
 def listen(address: str, key: str, after: str, events: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The lab itself: what users test their workflows with."""
+"""The lab, in which users test their workflows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def release(ref: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_done() -> None:
+def _clear_done() -> None:
     done.clear()
 
 
@@ -87,7 +87,7 @@ async def test_a_worker_that_dies_after_a_checkpoint_does_not_repeat_the_step() 
         async with lab.crash_after("build"):
             run = await lab.start(release, "main")
         await lab.settle()
-        assert await run.status() == "running"  # nobody knows yet that its worker is dead
+        assert await run.status() == "running"  # the death of its worker is not known yet
         await lab.jump("31s")
         assert await run.status() == "waiting_approval"
         assert done == ["build main"]
@@ -192,7 +192,7 @@ def test_a_lab_that_is_not_open_raises() -> None:
 async def test_a_run_that_stays_in_memory_is_not_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One that has recorded much stays a moment: the clock does not jump meanwhile."""
+    """A run with many recorded steps stays in memory for a moment. The clock does not jump during that time."""
     monkeypatch.setattr(execution_waits, "STAY_SECONDS_PER_ROW", 0.3)
 
     @tenure.workflow(name="lab.staying")

@@ -1,4 +1,4 @@
-"""People in a lab: they answer what they are shown, gates and governed actions alike."""
+"""People in a lab decide the approvals of gates and of governed actions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.govern.act_service import ASK, lab_of, order, orders, receipts
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None), or PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 

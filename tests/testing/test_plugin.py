@@ -1,4 +1,4 @@
-"""The pytest plugin, as a project of a user's sees it."""
+"""The pytest plugin in a user's project."""
 
 from __future__ import annotations
 
@@ -76,27 +76,27 @@ def run_pytest(folder: Path, *arguments: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_async_tests_that_ask_for_the_lab_just_run(tmp_path: Path) -> None:
+def test_async_tests_with_the_lab_fixture_run(tmp_path: Path) -> None:
     (tmp_path / "test_greet.py").write_text(TESTS)
-    said = run_pytest(
+    output = run_pytest(
         tmp_path, "-k", "fixture or fails", "--deselect", "test_greet.py::test_without_the_fixture"
     )
-    assert "1 failed, 1 passed" in said, said
-    assert "hello bob" in said  # with pytest's own explanation of the assertion
+    assert "1 failed, 1 passed" in output, output
+    assert "hello bob" in output  # with pytest's own explanation of the assertion
 
 
 def test_tests_of_other_async_plugins_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(OTHER_PLUGIN)
     (tmp_path / "test_marked.py").write_text(MARKED)
-    said = run_pytest(tmp_path, "-s")
-    assert "1 passed" in said, said
-    assert "theirs: ['test_of_another_plugin']" in said
+    output = run_pytest(tmp_path, "-s")
+    assert "1 passed" in output, output
+    assert "theirs: ['test_of_another_plugin']" in output
 
 
 def test_async_tests_without_the_lab_are_not_touched(tmp_path: Path) -> None:
     (tmp_path / "test_greet.py").write_text(TESTS)
-    said = run_pytest(tmp_path, "-k", "without")
-    assert "async def functions are not natively supported" in said, said
+    output = run_pytest(tmp_path, "-k", "without")
+    assert "async def functions are not natively supported" in output, output
 
 
 def test_pytest_finds_the_plugin_by_its_entry_point() -> None:

@@ -1,4 +1,4 @@
-"""What docs/testing.md shows works."""
+"""The examples of docs/testing.md work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private PostgreSQL of the tests: its life, its death and its address."""
+"""The private PostgreSQL of the tests: its start, its end and its address."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The generated variants of the save queries are fresh, and write no more than the queries they come from."""
+"""The generated variants of the save queries are up to date, and write no more than the queries that they come from."""
 
 import pytest
 

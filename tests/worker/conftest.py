@@ -1,4 +1,4 @@
-"""The same stories on both stores."""
+"""The same tests on both stores."""
 
 from pathlib import Path
 
@@ -16,6 +16,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """Where steps leave notes, and where their gates are."""
+    """The folder for the notes and gates of steps."""
     (tmp_path / "notes").mkdir()
     return str(tmp_path / "notes")

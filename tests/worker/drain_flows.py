@@ -1,4 +1,4 @@
-"""Workflows for the stories of workers that end; see `tests.worker.flows` for notes and gates."""
+"""Workflows for the tests of workers that end; see `tests.worker.flows` for notes and gates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tenure
 from tests.worker.flows import is_open, mark, mark_plainly, note, wait_at
 
 LEASE = "30s"
-"""No busy machine outlasts it."""
+"""Longer than any stall of a busy machine."""
 
 
 @tenure.step(idempotent=False)
 async def wait_once_at(folder: str, gate: str) -> str:
-    """Wait at a gate; it may not be begun twice."""
+    """Wait at a gate; may not be started twice."""
     note(folder, f"at {gate}")
     while not is_open(folder, gate):  # noqa: ASYNC110 - a file makes no event
         await asyncio.sleep(0.02)
@@ -25,7 +25,7 @@ async def wait_once_at(folder: str, gate: str) -> str:
 
 @tenure.step(idempotent=False)
 def wait_once_plainly_at(folder: str, gate: str) -> str:
-    """The same in a thread."""
+    """`wait_once_at` in a thread."""
     note(folder, f"at {gate}")
     while not is_open(folder, gate):
         time.sleep(0.02)
@@ -35,7 +35,7 @@ def wait_once_plainly_at(folder: str, gate: str) -> str:
 
 @tenure.step(idempotent=False, isolate="process")
 def wait_once_apart_at(folder: str, gate: str) -> str:
-    """The same in a process of its own."""
+    """`wait_once_at` in its own process."""
     note(folder, f"at {gate}")
     while not is_open(folder, gate):
         time.sleep(0.02)
@@ -45,7 +45,7 @@ def wait_once_apart_at(folder: str, gate: str) -> str:
 
 @tenure.workflow(name="drained_patient", lease=LEASE)
 async def patient(folder: str) -> str:
-    """Steps that may be repeated, under a lease that no test waits for."""
+    """Repeatable steps, under a lease whose expiry no test waits for."""
     await mark(folder, "first")
     await wait_at(folder, "gate")
     return "done"
@@ -53,7 +53,7 @@ async def patient(folder: str) -> str:
 
 @tenure.workflow(lease=LEASE)
 async def once(folder: str) -> str:
-    """A step that may not be begun twice, between two others."""
+    """A step that may not be started twice, between two others."""
     await mark(folder, "first")
     await wait_once_at(folder, "gate")
     await mark(folder, "last")
@@ -62,7 +62,7 @@ async def once(folder: str) -> str:
 
 @tenure.workflow(lease=LEASE)
 def once_plainly(folder: str) -> str:
-    """The same in threads."""
+    """`once` in threads."""
     mark_plainly(folder, "first")
     wait_once_plainly_at(folder, "gate")
     mark_plainly(folder, "last")
@@ -71,7 +71,7 @@ def once_plainly(folder: str) -> str:
 
 @tenure.workflow(lease=LEASE)
 async def once_apart(folder: str) -> str:
-    """The same in a process."""
+    """`once` in a process."""
     await mark(folder, "first")
     await wait_once_apart_at(folder, "gate")
     await mark(folder, "last")
@@ -80,7 +80,7 @@ async def once_apart(folder: str) -> str:
 
 @tenure.step(idempotent=False)
 def mark_slowly(folder: str, number: int) -> int:
-    """Take a thread until the gate opens; it may not be begun twice."""
+    """Occupy a thread until the gate opens; may not be started twice."""
     note(folder, f"item {number}")
     while not is_open(folder, "gate"):
         time.sleep(0.02)
@@ -89,7 +89,7 @@ def mark_slowly(folder: str, number: int) -> int:
 
 @tenure.workflow(lease=LEASE)
 async def crowd(folder: str, size: int) -> list[int]:
-    """More steps side by side than there are threads."""
+    """More concurrent steps than there are threads."""
     done = await tenure.map(lambda number: mark_slowly(folder, number), range(size))
     await mark(folder, "last")
     return done
@@ -97,7 +97,7 @@ async def crowd(folder: str, size: int) -> list[int]:
 
 @tenure.workflow(lease=LEASE)
 async def napping(folder: str) -> str:
-    """A pause that is waited for in memory."""
+    """A sleep that passes in memory."""
     await mark(folder, "first")
     await tenure.sleep(4.5)
     await mark(folder, "last")
@@ -106,7 +106,7 @@ async def napping(folder: str) -> str:
 
 @tenure.workflow(lease=LEASE)
 async def away(folder: str) -> str:
-    """Await something of its own that nobody sees."""
+    """Await something that is not durable."""
     await mark(folder, "first")
     if not is_open(folder, "gate"):
         await asyncio.sleep(600)
@@ -116,7 +116,7 @@ async def away(folder: str) -> str:
 
 @tenure.workflow(lease=LEASE)
 def away_plainly(folder: str) -> str:
-    """The same in a thread, which nobody can stop."""
+    """Block a thread with something that is not durable and cannot be stopped."""
     mark_plainly(folder, "first")
     while not is_open(folder, "gate"):
         time.sleep(0.02)
@@ -125,20 +125,20 @@ def away_plainly(folder: str) -> str:
 
 
 @tenure.workflow(lease=LEASE)
-async def beside_a_wait(folder: str) -> Any:
-    """A step beside a wait: when the step has ended, the run only waits."""
+async def step_and_wait(folder: str) -> Any:
+    """A step next to a wait: after the step, the run only waits."""
     return await tenure.gather(wait_at(folder, "gate"), tenure.wait("go"))
 
 
 @tenure.workflow(lease=LEASE)
 async def late_child(number: int) -> int:
-    """Nothing to do."""
+    """Do nothing."""
     return number
 
 
 @tenure.workflow(lease=LEASE)
 async def late_parent(folder: str) -> int:
-    """Start a child when a step has ended."""
+    """Start a child after a step."""
     await wait_at(folder, "gate")
     started = await tenure.start(late_child, 7)
     result: int = await started.result()
@@ -146,8 +146,8 @@ async def late_parent(folder: str) -> int:
 
 
 @tenure.step(idempotent=False, retries=1, backoff=[0.01])
-async def say_how_it_ended(folder: str, how: str) -> str:
-    """Be cut, and know what that means."""
+async def report_outcome(folder: str, how: str) -> str:
+    """Be cut off, and report the outcome."""
     note(folder, f"begun {how}")
     try:
         while not is_open(folder, "gate"):  # noqa: ASYNC110 - a file makes no event
@@ -163,15 +163,15 @@ async def say_how_it_ended(folder: str, how: str) -> str:
 
 @tenure.workflow(lease=LEASE)
 async def cut(folder: str, how: str) -> str:
-    """A step that is cut at the end of the grace."""
-    ended = await say_how_it_ended(folder, how)
+    """A step that is cut off at the end of the grace period."""
+    ended = await report_outcome(folder, how)
     await mark(folder, "last")
     return ended
 
 
 @tenure.step(idempotent=False, timeout="60s", retries=1, backoff=[0.01])
 def notice_that_it_is_cut(folder: str) -> str:
-    """Look whether to stop, and say that nothing was done."""
+    """Poll for cancellation, and report that nothing was done."""
     note(folder, "begun")
     while not is_open(folder, "gate"):
         if tenure.current().canceled:
@@ -182,14 +182,14 @@ def notice_that_it_is_cut(folder: str) -> str:
 
 @tenure.workflow(lease=LEASE)
 async def cut_in_a_thread(folder: str) -> str:
-    """The same in a thread."""
+    """`cut` in a thread."""
     ended: str = await notice_that_it_is_cut(folder)
     return ended
 
 
 @tenure.workflow(lease=LEASE)
 def cut_plainly(folder: str) -> str:
-    """The same in a plain workflow."""
+    """`cut` in a plain workflow."""
     ended: str = notice_that_it_is_cut(folder)
     return ended
 
@@ -213,7 +213,7 @@ async def single_step(folder: str) -> str:
 
 @tenure.workflow(lease="3s")
 async def short_single_step(folder: str, name: str) -> str:
-    """One step, under a lease that a test can wait for."""
+    """One step, under a lease short enough for a test to wait for."""
     await mark(folder, name)
     return name
 

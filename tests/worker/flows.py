@@ -1,4 +1,4 @@
-"""Workflows for the stories. Steps leave notes in a folder, and wait there for gates: files that a test makes."""
+"""Workflows for the tests. Steps write notes to a folder, and wait there for gates: files that a test creates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tenure.sdk import Workflow
 
 
 def note(folder: str, text: str) -> None:
-    """Leave a note: one line, written at once, and when."""
+    """Append a line with the note and its time, in one write."""
     with open(Path(folder) / "notes.txt", "ab", buffering=0) as file:
         file.write(f"{text}\t{time.time_ns() // 1000}\n".encode())
 
@@ -28,7 +28,7 @@ def notes(folder: str) -> list[str]:
 
 
 def noted_at(folder: str, text: str) -> int:
-    """When a note was left for the first time, in microseconds."""
+    """The time of the first note with this text, in microseconds."""
     return next(int(line.partition("\t")[2]) for line in _lines(folder) if line.startswith(f"{text}\t"))
 
 
@@ -38,12 +38,12 @@ def _lines(folder: str) -> list[str]:
 
 
 def open_gate(folder: str, name: str) -> None:
-    """Let steps pass."""
+    """Let steps pass a gate."""
     (Path(folder) / name).touch()
 
 
 def is_open(folder: str, name: str) -> bool:
-    """Whether steps may pass."""
+    """Whether steps may pass a gate."""
     return (Path(folder) / name).exists()
 
 
@@ -52,41 +52,41 @@ def is_open(folder: str, name: str) -> bool:
 
 @tenure.step
 async def mark(folder: str, name: str) -> str:
-    """Leave a note."""
+    """Write a note."""
     note(folder, name)
     return name
 
 
 @tenure.step
 def mark_plainly(folder: str, name: str) -> str:
-    """Leave a note, in a thread."""
+    """Write a note, in a thread."""
     note(folder, name)
     return name
 
 
 @tenure.step(idempotent=False)
 async def mark_once(folder: str, name: str) -> str:
-    """Leave a note that may not be left twice."""
+    """Write a note; may not be repeated."""
     note(folder, name)
     return name
 
 
 @tenure.step(idempotent=False, resumable=False)
 async def mark_for_good(folder: str, name: str) -> str:
-    """Leave a note that can be neither skipped nor left again."""
+    """Write a note; can be neither skipped nor repeated."""
     note(folder, name)
     return name
 
 
 @tenure.step
 async def wait_at(folder: str, gate: str) -> str:
-    """Wait at a gate, and stop when asked to."""
+    """Wait at a gate, and stop when canceled."""
     note(folder, f"at {gate}")
     try:
         while not is_open(folder, gate):
             if is_open(folder, "memory is short"):
                 os.remove(Path(folder) / "memory is short")
-                os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does it
+                os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is short
             await asyncio.sleep(0.02)
     except asyncio.CancelledError:
         note(folder, f"stopped at {gate}")
@@ -97,7 +97,7 @@ async def wait_at(folder: str, gate: str) -> str:
 
 @tenure.step
 def wait_plainly_at(folder: str, gate: str) -> str:
-    """Wait at a gate in a thread, whatever happens."""
+    """Wait at a gate in a thread, and ignore cancellation."""
     note(folder, f"at {gate}")
     while not is_open(folder, gate):
         time.sleep(0.02)
@@ -107,7 +107,7 @@ def wait_plainly_at(folder: str, gate: str) -> str:
 
 @tenure.step(timeout=0.3, retries=0)
 def wait_too_long_at(folder: str, gate: str) -> str:
-    """Wait at a gate in a thread, for longer than it may."""
+    """Wait at a gate in a thread, beyond the timeout."""
     note(folder, f"at {gate}")
     while not is_open(folder, gate):
         time.sleep(0.02)
@@ -130,14 +130,14 @@ async def deafly_wait_at(folder: str, gate: str) -> str:
 
 @tenure.step
 async def block_the_loop(folder: str, seconds: float) -> None:
-    """What no async code should do."""
+    """Block the event loop, which no async code should do."""
     note(folder, "blocking")
-    time.sleep(seconds)  # noqa: ASYNC251 - that is the point
+    time.sleep(seconds)  # noqa: ASYNC251 - blocking is the point
 
 
 @tenure.step(retries=3, backoff=[4.0], jitter=0)
 async def fail_always(folder: str) -> None:
-    """Fail, and be tried again much later."""
+    """Fail, with a long delay before the next try."""
     note(folder, "failing")
     raise RuntimeError("as always")
 
@@ -147,19 +147,19 @@ async def fail_always(folder: str) -> None:
 
 @tenure.step(isolate="process", retries=0)
 def vanish() -> None:
-    """End the process without a word."""
+    """End the process without a message."""
     os._exit(3)
 
 
 @tenure.step(isolate="process", retries=0)
 def segfault() -> None:
-    """Read from nowhere."""
+    """Read from address 0."""
     ctypes.string_at(0)
 
 
 @tenure.step(isolate="process", retries=2, backoff=[0.05])
 def run_out_of_memory(folder: str) -> int:
-    """Be killed as the kernel would, twice; then succeed."""
+    """Be killed twice, as the kernel does when memory is short; then succeed."""
     tries = tenure.current().attempt
     note(folder, f"try {tries}")
     if tries < 3:
@@ -177,7 +177,7 @@ def have_children(folder: str) -> None:
 
 @tenure.step(isolate="process", retries=0, timeout="2s")
 def have_children_too_long(folder: str) -> None:
-    """As above, with a timeout."""
+    """`have_children` with a timeout."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     note(folder, f"pids {os.getpid()} {child.pid}")
     child.wait()
@@ -188,7 +188,7 @@ def have_children_too_long(folder: str) -> None:
 
 @tenure.workflow(lease="2s")
 async def gated(folder: str) -> str:
-    """Three steps; the one in the middle waits at a gate."""
+    """Three steps. The second one waits at a gate."""
     await mark(folder, "first")
     await wait_at(folder, "gate")
     await mark(folder, "last")
@@ -197,7 +197,7 @@ async def gated(folder: str) -> str:
 
 @tenure.workflow(lease="1s")
 async def blocking(folder: str, seconds: float) -> str:
-    """A step that holds up its worker's loop."""
+    """A step that blocks its worker's event loop."""
     await block_the_loop(folder, seconds)
     await mark(folder, "last")
     return "done"
@@ -205,7 +205,7 @@ async def blocking(folder: str, seconds: float) -> str:
 
 @tenure.workflow(lease="1s")
 async def quick(folder: str, name: str) -> str:
-    """One note."""
+    """Write one note."""
     await mark(folder, name)
     return name
 
@@ -219,7 +219,7 @@ async def poison(folder: str) -> None:
 
 @tenure.workflow(lease="2s")
 async def pair(folder: str, name: str) -> str:
-    """Two steps that count: one at least once, one at most once."""
+    """Two steps: one runs at least once, one at most once."""
     await mark(folder, f"{name} a")
     await mark_once(folder, f"{name} b")
     await asyncio.sleep(0.01)
@@ -229,7 +229,7 @@ async def pair(folder: str, name: str) -> str:
 
 @tenure.step
 async def tell(folder: str) -> None:
-    """Say how far it is, and wait."""
+    """Report progress, and wait."""
     tenure.current().progress("2 of 3 pages")
     while not is_open(folder, "gate"):  # noqa: ASYNC110 - a file makes no event
         await asyncio.sleep(0.02)
@@ -237,14 +237,14 @@ async def tell(folder: str) -> None:
 
 @tenure.workflow(lease="1s")
 async def telling(folder: str) -> str:
-    """A step that says how far it is."""
+    """A step that reports progress."""
     await tell(folder)
     return "told"
 
 
 @tenure.step(progress_within=0.5, retries=0)
 async def stall_after_three(folder: str) -> None:
-    """Get on three times, then stand still."""
+    """Report progress three times, then stall."""
     try:
         for page in (1, 2, 3):
             note(folder, f"page {page}")
@@ -258,7 +258,7 @@ async def stall_after_three(folder: str) -> None:
 
 @tenure.workflow(lease="1s")
 async def stalling(folder: str) -> str:
-    """A step that stands still."""
+    """A step that stalls."""
     try:
         await stall_after_three(folder)
     except tenure.StepFailed as failed:
@@ -268,7 +268,7 @@ async def stalling(folder: str) -> str:
 
 @tenure.step(progress_within=0.3, retries=0)
 def stall_in_a_thread(folder: str) -> None:
-    """Stand still where nobody can interrupt."""
+    """Stall in a thread, which cannot be interrupted."""
     while not tenure.current().canceled:
         time.sleep(0.02)
     note(folder, "told to stop")
@@ -276,7 +276,7 @@ def stall_in_a_thread(folder: str) -> None:
 
 @tenure.workflow(lease="1s")
 def stalling_plainly(folder: str) -> str:
-    """A plain workflow with a step that stands still."""
+    """A plain workflow with a step that stalls."""
     try:
         stall_in_a_thread(folder)
     except tenure.StepFailed as failed:
@@ -286,13 +286,13 @@ def stalling_plainly(folder: str) -> str:
 
 @tenure.tool("tests.stall", progress_within=0.3)
 async def stall() -> None:
-    """A tool that stands still."""
+    """A tool that stalls."""
     await asyncio.sleep(600)
 
 
 @tenure.step
 def wait_attentively_at(folder: str, gate: str) -> str:
-    """Wait at a gate in a thread, and stop when asked to."""
+    """Wait at a gate in a thread, and stop when canceled."""
     note(folder, f"at {gate}")
     while not is_open(folder, gate):
         if tenure.current().canceled:
@@ -305,7 +305,7 @@ def wait_attentively_at(folder: str, gate: str) -> str:
 
 @tenure.workflow(lease="2s")
 def gated_plainly(folder: str) -> str:
-    """As `gated`, in threads."""
+    """`gated` in threads."""
     mark_plainly(folder, "first")
     wait_attentively_at(folder, "gate")
     mark_plainly(folder, "last")
@@ -317,7 +317,7 @@ Gated = Workflow[[str], Any]
 
 @tenure.workflow(lease="2s")
 async def too_long(folder: str) -> str:
-    """A thread that takes too long."""
+    """A step in a thread that times out."""
     try:
         waited: str = await wait_too_long_at(folder, "gate")
         return waited
@@ -344,7 +344,7 @@ def second_try(folder: str) -> int:
 
 @tenure.step(retries=0)
 def begin(folder: str, name: str) -> str:
-    """Take the only thread until the gate opens."""
+    """Occupy the only thread until the gate opens."""
     note(folder, f"begun {name}")
     time.sleep(0.6)
     return name
@@ -352,7 +352,7 @@ def begin(folder: str, name: str) -> str:
 
 @tenure.step(timeout=0.2, retries=0)
 def begin_later(folder: str, name: str) -> str:
-    """Wait for a thread for longer than it may."""
+    """Wait for a thread, beyond the timeout."""
     note(folder, f"begun {name}")
     return name
 
@@ -374,7 +374,7 @@ async def queueing(folder: str) -> list[str]:
 
 @tenure.step(timeout=0.2, retries=0)
 async def deafly_wait_too_long(folder: str) -> None:
-    """Swallow one's timeout."""
+    """Swallow the cancellation by a timeout."""
     note(folder, "at deaf")
     while not is_open(folder, "deaf"):
         try:
@@ -386,7 +386,7 @@ async def deafly_wait_too_long(folder: str) -> None:
 
 @tenure.workflow(lease="2s")
 async def deaf(folder: str) -> str:
-    """A step that does not hear that it took too long."""
+    """A step that ignores its timeout."""
     try:
         await deafly_wait_too_long(folder)
     except tenure.StepFailed as failed:
@@ -396,13 +396,13 @@ async def deaf(folder: str) -> str:
 
 @tenure.workflow(lease="2s")
 async def deaf_for_good(folder: str) -> None:
-    """A step that cannot be stopped, and one behind it."""
+    """A step that cannot be stopped, and a step after it."""
     await deafly_wait_at(folder, "deaf")
     await mark(folder, "after")
 
 
 class Unspeakable(Exception):
-    """An error that cannot be told."""
+    """An error whose text cannot be read."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -410,61 +410,61 @@ class Unspeakable(Exception):
 
 @tenure.step(retries=0)
 async def exit_async() -> None:
-    """Leave."""
+    """Call sys.exit."""
     sys.exit(3)
 
 
 @tenure.step(retries=0)
 def exit_plainly() -> None:
-    """Leave, in a thread."""
+    """Call sys.exit in a thread."""
     sys.exit(4)
 
 
 @tenure.step(retries=0, timeout="1m")
 async def interrupt() -> None:
-    """Press a key."""
+    """Raise KeyboardInterrupt."""
     raise KeyboardInterrupt
 
 
 @tenure.step(retries=0)
 def stop_iteration() -> None:
-    """What a future cannot carry."""
+    """Raise StopIteration, which a future cannot carry."""
     raise StopIteration(5)
 
 
 @tenure.step(retries=0)
 async def cancel_itself() -> None:
-    """Nobody has asked for it."""
+    """Raise CancelledError without having been canceled."""
     raise asyncio.CancelledError
 
 
 @tenure.step(retries=0, timeout="1m")
 async def cancel_itself_slowly() -> None:
-    """Nobody has asked for it."""
+    """Raise CancelledError without having been canceled, in a step with a timeout."""
     raise asyncio.CancelledError
 
 
 @tenure.step(retries=0)
 async def unspeakable() -> None:
-    """Raise what has no text."""
+    """Raise an error whose text cannot be read."""
     raise Unspeakable
 
 
 @tenure.step(retries=0)
 async def without_a_code() -> None:
-    """Fail with nothing to say."""
+    """Fail without a code and without a message."""
     raise tenure.Failure("", "?")
 
 
 @tenure.step(retries=0)
 async def not_a_text() -> None:
-    """Fail with what UTF-8 cannot say."""
+    """Fail with a text that cannot be encoded as UTF-8."""
     raise UnicodeError("a lone \udc80")
 
 
 @tenure.workflow(lease="2s")
 async def raising() -> list[str]:
-    """Steps that raise everything."""
+    """Steps that raise every kind of exception."""
     told = []
     for step in (
         exit_async,
@@ -486,7 +486,7 @@ async def raising() -> list[str]:
 
 @tenure.workflow(lease="2s")
 async def raising_itself(how: str) -> None:
-    """The workflow itself does it."""
+    """Raise in the workflow itself."""
     if how == "exit":
         sys.exit(1)
     if how == "cancel":
@@ -496,13 +496,13 @@ async def raising_itself(how: str) -> None:
 
 @tenure.workflow(lease="2s")
 async def miscoded() -> None:
-    """Fail with a code that is none."""
+    """Fail with an invalid code."""
     raise tenure.Failure("two\nlines" * 20, "it is no code")
 
 
 @tenure.workflow(lease="2s")
 async def crashing() -> list[str]:
-    """Two processes that end without a word."""
+    """Two processes that end without a message."""
     told = []
     for step in (vanish, segfault):
         try:
@@ -527,7 +527,7 @@ async def parent(folder: str) -> None:
 
 @tenure.workflow(lease="2s")
 async def parent_too_long(folder: str) -> str:
-    """A process with a child, for too long."""
+    """A process with a child, which times out."""
     try:
         await have_children_too_long(folder)
     except tenure.StepFailed as failed:
@@ -537,7 +537,7 @@ async def parent_too_long(folder: str) -> str:
 
 @tenure.step(isolate="process")
 def talk(folder: str) -> str:
-    """Say how far it is, from another process."""
+    """Report progress from another process."""
     tenure.current().progress("half way")
     tenure.log("from another process", where="there")
     while not is_open(folder, "gate"):
@@ -547,7 +547,7 @@ def talk(folder: str) -> str:
 
 @tenure.workflow(lease="1s")
 async def talkative(folder: str) -> str:
-    """A process that says how far it is."""
+    """A process that reports progress."""
     key: str = await talk(folder)
     return key
 
@@ -561,14 +561,14 @@ async def waiting(folder: str) -> None:
 
 @tenure.workflow(lease="2s")
 def waiting_plainly(folder: str) -> None:
-    """The same in a thread."""
+    """`waiting` in a thread."""
     mark_plainly(folder, "first")
     _ = tenure.wait("never")
 
 
 @tenure.workflow(lease="2s")
 async def waiting_beside(folder: str) -> None:
-    """Wait while another strand is at work, so that the lease is kept."""
+    """Wait while another branch works, so that the lease is kept."""
     await tenure.gather(wait_at(folder, "gate"), tenure.wait("never"))
     await mark(folder, "last")
 
@@ -582,33 +582,33 @@ async def backing_off(folder: str) -> None:
 
 @tenure.step(retries=3, backoff=[4.0], jitter=0)
 def fail_always_plainly(folder: str) -> None:
-    """Fail, and be tried again much later."""
+    """Fail, with a long delay before the next try."""
     note(folder, "failing")
     raise RuntimeError("as always")
 
 
 @tenure.workflow(lease="2s")
 def backing_off_plainly(folder: str) -> None:
-    """The same in a thread."""
+    """`backing_off` in a thread."""
     fail_always_plainly(folder)
     mark_plainly(folder, "last")
 
 
 @tenure.step
 async def first(folder: str) -> None:
-    """A step before."""
+    """The step before the cancellation."""
     note(folder, "first")
 
 
 @tenure.step
 async def clean(folder: str) -> None:
-    """A step after."""
+    """The step that cleans up."""
     note(folder, "cleaned up")
 
 
 @tenure.workflow(lease="2s")
 async def tidy(folder: str) -> None:
-    """Clean up, whatever happens."""
+    """Clean up after any outcome."""
     await first(folder)
     try:
         await wait_at(folder, "gate")
@@ -627,19 +627,19 @@ async def _three(folder: str, name: str, seconds: float) -> str:
 
 @tenure.workflow(lease="30s")
 async def patient_pair(folder: str, name: str) -> str:
-    """Three steps, one of which may not be repeated; with a lease that no busy machine outlasts."""
+    """Three steps, one of which may not be repeated, with a lease that outlasts any stall of a busy machine."""
     return await _three(folder, name, 0.01)
 
 
 @tenure.workflow(lease="2s")
 async def slow_pair(folder: str, name: str) -> str:
-    """The same, long enough to be killed in between."""
+    """The same steps, slow enough to be killed in between."""
     return await _three(folder, name, 0.1)
 
 
 @tenure.workflow(lease="3s", profile="git-with-intent")
 async def intent(folder: str) -> str:
-    """A run under the profile of git-with-intent: it resumes from a checkpoint."""
+    """A run under the profile of git-with-intent. It resumes from a checkpoint."""
     await mark(folder, "first")
     await wait_at(folder, "gate")
     await mark(folder, "last")
@@ -648,14 +648,14 @@ async def intent(folder: str) -> str:
 
 @tenure.workflow(lease="3s", profile="git-with-intent")
 async def intent_without_checkpoint(folder: str) -> str:
-    """The same without anything to resume from."""
+    """`intent` without a checkpoint to resume from."""
     await wait_at(folder, "gate")
     return "done"
 
 
 @tenure.workflow(lease="3s", profile="git-with-intent")
 async def intent_asking(folder: str) -> str:
-    """A run that waits for a person."""
+    """A run that waits for an approval."""
     await mark(folder, "first")
     await tenure.approve("merge it?")
     await mark(folder, "last")

@@ -1,4 +1,4 @@
-"""What stories about workers have in common: an engine to look with, conditions to wait for, and the doctor at the end."""
+"""Shared by the tests of workers: an engine for inspection, conditions to wait for, and the doctor at the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_SECONDS = 50.0
 
 
 async def until(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
-    """Wait for a condition, plain or async; what it answered."""
+    """Wait for a condition, plain or async. The result is what it returned."""
     deadline = time.monotonic() + seconds
     while True:
         answer = condition()
@@ -30,14 +30,14 @@ async def until(condition: Callable[[], Any], what: str, seconds: float = WAIT_S
 
 
 class Watched(Engine):
-    """An engine that sees more."""
+    """An engine with more queries."""
 
     async def attempts(self, run_id: str) -> list[str]:
-        """The states of all tries of a run's only step."""
+        """The states of all attempts of a run's only step."""
         return [row.state for row in await self.leases(run_id)]
 
     async def leases(self, run_id: str) -> list[AttemptRow]:
-        """All tries of a run's only step."""
+        """All attempts of a run's only step."""
         rows: list[AttemptRow] = await self.store.read("attempts_of", ids.run_int(run_id))
         return rows
 
@@ -48,7 +48,7 @@ class Watched(Engine):
         return step
 
     async def see_end(self, run_id: str, status: str = "succeeded", seconds: float = WAIT_SECONDS) -> None:
-        """Wait for a run's end, which is to be this one."""
+        """Wait for a run's end, and check its status."""
 
         async def ended() -> bool:
             return (await self.get(run_id)).finished_at is not None
@@ -60,7 +60,7 @@ class Watched(Engine):
 
 @asynccontextmanager
 async def watching(url: str, **how: Any) -> AsyncIterator[Watched]:
-    """An engine with a quick sweeper; in the end the doctor looks at everything."""
+    """An engine with a fast sweeper. At the end, the doctor examines the database."""
     async with Watched(url, sweep_seconds=0.1, **how) as engine:
         yield engine
         report = await examine_database(engine.store)

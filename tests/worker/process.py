@@ -1,9 +1,9 @@
-"""Workers as processes of their own, for stories in which they are stopped, killed and cut off.
+"""Workers in their own processes, for tests that stop, kill and disconnect them.
 
     with WorkerProcess(url) as worker:
         worker.signal(signal.SIGKILL)
 
-As a script it is such a worker: `python -m tests.worker.process URL TARGET [OPTION=VALUE …]`.
+Run as a script, this module is such a worker: `python -m tests.worker.process URL TARGET [OPTION=VALUE …]`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ END_SECONDS = 15.0
 
 
 class WorkerProcess:
-    """One `tenure worker`. What it prints goes to a file; `text` has it."""
+    """One `tenure worker`. Its output goes to a file, and `text` returns it."""
 
     def __init__(self, url: str, target: str = "tests.worker.flows", **options: Any) -> None:
         self._command = [sys.executable, "-m", "tests.worker.process", url, target]
@@ -45,8 +45,8 @@ class WorkerProcess:
         self.process.wait()
         self._log.close()
 
-    def again(self) -> None:
-        """Start it anew, once it has ended; what it printed is forgotten."""
+    def restart(self) -> None:
+        """Start the worker again after its end. Its earlier output is dropped."""
         self.process.wait()
         self._log.seek(0)
         self._log.truncate()
@@ -54,21 +54,21 @@ class WorkerProcess:
 
     @property
     def text(self) -> str:
-        """What it has printed."""
+        """The output so far."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
     def wait(self, seconds: float = END_SECONDS) -> int:
-        """Its exit code, once it has ended."""
+        """Wait for the end. The result is the exit code."""
         return self.process.wait(seconds)
 
 
 def main(url: str, target: str, *options: str) -> None:
-    """Be a worker."""
+    """Run a worker."""
     from tenure.cli.workflows.targets import load_target_definitions
     from tenure.engine.entry_point import run_in_loop
     from tenure.engine.worker_process import run_worker

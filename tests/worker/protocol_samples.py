@@ -1,4 +1,4 @@
-"""One sample or more of everything that travels between a runner and its server, with every field set at least once."""
+"""Samples of every message between a runner and its server. Every field is set in at least one of them."""
 
 from __future__ import annotations
 

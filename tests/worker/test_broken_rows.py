@@ -1,4 +1,4 @@
-"""Failure 18, second half: a row that makes no sense is set aside, and the loop goes on."""
+"""Failure 18, second half: an invalid row is set aside, and the loop continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.worker.helpers import Watched
 
 
 async def change(url: str, sqlite: str, postgres: str, run_id: str) -> None:
-    """Do to a run what no command does."""
+    """Change the rows of a run directly, as no command does."""
     number = ids.run_int(run_id)
     if url.startswith("sqlite:"):
         connection = apsw.Connection(url.removeprefix("sqlite:"))

@@ -1,4 +1,4 @@
-"""A cancel reaches the code, wherever it is: and the run ends, whatever the code does then."""
+"""A cancel reaches the code wherever it is, and the run ends whatever the code does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ asyncio.run(cancel(*sys.argv[1:]))
 
 
 def cancel_elsewhere(url: str, run_id: str) -> str:
-    """Cancel a run from another process; the status it led to."""
+    """Cancel a run from another process. The result is the new status."""
     command = [sys.executable, "-c", CANCEL, url, run_id]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=ROOT)
     return done.stdout.strip()
@@ -104,7 +104,7 @@ async def test_code_that_does_not_hear_a_cancel_is_canceled_within_the_grace(
         await run.cancel()
         await engine.see_end(run.id, "canceled")
         assert await engine.attempts(run.id) == ["canceled"]
-        assert worker.stuck == 1, "it holds its slot"
+        assert worker.stuck == 1, "it keeps its slot"
         flows.open_gate(folder, "deaf")
         await until(lambda: worker.stuck == 0, "its end")
         assert "after" not in flows.notes(folder)
@@ -126,14 +126,14 @@ async def test_cancel_and_completion_race_to_one_outcome(url: str, folder: str) 
     async with watching(url) as engine, Watched(url) as other, engine.worker(flows.gated):
         for _ in range(10):
             run = await engine.start(flows.gated, folder)
-            told = await _cancel(other, run.id)
+            outcome = await _cancel(other, run.id)
             await until(partial(_is_over, engine, run.id), "its end")
-            assert (await engine.get(run.id)).status == told
-            assert await engine.attempts(run.id) in ([told], [])
+            assert (await engine.get(run.id)).status == outcome
+            assert await engine.attempts(run.id) in ([outcome], [])
 
 
 async def _cancel(engine: Watched, run_id: str) -> str:
-    """Cancel a run; how it will have ended. Whoever comes too late is told so."""
+    """Cancel a run. The result is the status in which the run must end: `succeeded` if the cancel comes too late."""
     try:
         await engine.cancel(run_id)
     except TenureError as refused:

@@ -1,4 +1,4 @@
-"""A worker that ends: it begins no step, lets those at work end, and hands its runs over at once."""
+"""A worker that ends: it starts no step, lets running steps finish, and hands its runs over immediately."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.worker.flows import backing_off, notes, open_gate
 from tests.worker.helpers import Watched, until, watching
 
 GRACE_SECONDS = 600.0
-"""Longer than the test may take: whoever waits for it fails."""
+"""Longer than the test may take, so that a test that waits for it fails."""
 Flow = Workflow[..., Any]
 
 
 @asynccontextmanager
 async def ending(url: str, *served: Any, slots: int = 100) -> AsyncIterator[Worker]:
-    """A worker in an engine of its own, which the test ends."""
+    """A worker in its own engine. The test ends the worker."""
     async with Watched(url, sweep=False) as engine:
         worker = engine.worker(*served, name="ending", slots=slots)
         await worker.start()
@@ -56,7 +56,9 @@ async def test_a_draining_worker_hands_a_run_over_after_its_step_and_no_step_sta
 async def test_a_run_that_was_handed_over_wakes_another_worker(
     url: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "CLAIM_WAIT_SECONDS", 600.0)  # only a wake-up brings it
+    monkeypatch.setattr(
+        worker_module, "CLAIM_WAIT_SECONDS", 600.0
+    )  # so that only a wake-up starts the next claim
     async with watching(url, sweep=False) as engine, ending(url, flows.once) as worker:
         run = await engine.start(flows.once, folder)
         await until(lambda: "at gate" in notes(folder), "the step")
@@ -77,7 +79,7 @@ async def test_steps_that_wait_for_a_thread_are_neither_started_nor_lost(url: st
         await until(lambda: worker._stopping, "the drain")
         open_gate(folder, "gate")
         await stopping
-        assert len(notes(folder)) == 2, "something began after the worker was asked to end"
+        assert len(notes(folder)) == 2, "a step started after the worker was asked to end"
         assert (await engine.step(run.id)).unsafe == 0
         async with engine.worker(flows.crowd):
             await engine.see_end(run.id)
@@ -105,8 +107,8 @@ async def test_a_run_that_only_sleeps_is_handed_over_at_once(url: str, folder: s
 
 
 async def test_a_run_that_only_waits_when_its_step_has_ended_is_suspended(url: str, folder: str) -> None:
-    async with watching(url) as engine, ending(url, flows.beside_a_wait) as worker:
-        run = await engine.start(flows.beside_a_wait, folder)
+    async with watching(url) as engine, ending(url, flows.step_and_wait) as worker:
+        run = await engine.start(flows.step_and_wait, folder)
         await until(lambda: "at gate" in notes(folder), "the step")
         stopping = asyncio.ensure_future(worker.stop(GRACE_SECONDS))
         await until(lambda: worker._stopping, "the drain")
@@ -114,7 +116,7 @@ async def test_a_run_that_only_waits_when_its_step_has_ended_is_suspended(url: s
         await stopping
         assert (await engine.get(run.id)).status == "waiting_external"
         await engine.signal(run.id, "go", 5)
-        async with engine.worker(flows.beside_a_wait):
+        async with engine.worker(flows.step_and_wait):
             assert await run.result(wait=30) == ["gate", 5]
         assert notes(folder) == ["at gate", "past gate"]
 
@@ -145,11 +147,13 @@ async def test_a_step_of_a_plan_ends_within_the_grace(url: str, folder: str) -> 
         assert notes(folder) == ["at gate", "past gate"]
 
 
-# --------------------------------------------------------------------------------- the end of the grace
+# --------------------------------------------------------------------------------- the end of the grace period
 
 
 @pytest.mark.parametrize(("how", "begun"), [("done", 1), ("not done", 2)])
-async def test_code_that_is_cut_may_say_how_it_ended(url: str, folder: str, how: str, begun: int) -> None:
+async def test_code_that_is_cut_off_may_report_its_outcome(
+    url: str, folder: str, how: str, begun: int
+) -> None:
     async with watching(url) as engine, ending(url, flows.cut) as worker:
         run = await engine.start(flows.cut, folder, how)
         await until(lambda: notes(folder), "the step")
@@ -161,7 +165,9 @@ async def test_code_that_is_cut_may_say_how_it_ended(url: str, folder: str, how:
 
 
 @pytest.mark.parametrize("code", [flows.cut_in_a_thread, flows.cut_plainly], ids=lambda c: c.name)
-async def test_code_in_a_thread_that_is_cut_may_say_how_it_ended(url: str, folder: str, code: Flow) -> None:
+async def test_code_in_a_thread_that_is_cut_off_may_report_its_outcome(
+    url: str, folder: str, code: Flow
+) -> None:
     async with watching(url) as engine, ending(url, code) as worker:
         run = await engine.start(code, folder)
         await until(lambda: notes(folder), "the step")

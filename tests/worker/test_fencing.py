@@ -1,4 +1,4 @@
-"""The store is out of reach: the worker stops its own work before its leases expire, and all recovers by itself."""
+"""The store is unreachable: the worker stops its own work before its leases expire, and everything recovers without help."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.worker import flows
 from tests.worker.helpers import Watched, until, watching
 
 OUTAGE_SECONDS = 4.0
-"""Two leases of `gated`."""
+"""The duration of two leases of `gated`."""
 
 
-class Line:
-    """A way to the database that can be taken away from one engine."""
+class StoreLink:
+    """A connection to the database that can be cut for one engine."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -27,7 +27,7 @@ class Line:
         self._lock: apsw.Connection | None = None
 
     def down(self) -> None:
-        """The store is out of reach: no answer comes, or (SQLite) nobody can write."""
+        """Cut the connection: no answer comes, or (SQLite) every write blocks."""
         if self._wire is not None:
             self._wire.mute()
         else:
@@ -36,7 +36,7 @@ class Line:
             self._lock.execute("begin immediate")
 
     def up(self) -> None:
-        """It is back."""
+        """Restore the connection."""
         if self._wire is not None:
             self._wire.unmute()
         elif self._lock is not None:
@@ -46,17 +46,17 @@ class Line:
 
 
 @asynccontextmanager
-async def line_to(url: str) -> AsyncIterator[Line]:
-    """A line that is up."""
-    line = Line(url)
+async def link_to(url: str) -> AsyncIterator[StoreLink]:
+    """A connection that is up."""
+    link = StoreLink(url)
     if url.startswith("sqlite:"):
-        yield line
-        line.up()
+        yield link
+        link.up()
         return
     async with TcpProxy(url).serve() as wire:
-        line._wire = wire
-        line.url = wire.dsn
-        yield line
+        link._wire = wire
+        link.url = wire.dsn
+        yield link
         wire.unmute()
 
 
@@ -64,17 +64,17 @@ async def line_to(url: str) -> AsyncIterator[Line]:
 async def test_a_worker_without_a_connection_stops_its_work_before_the_lease_expires_and_recovers(
     url: str, folder: str, code: flows.Gated
 ) -> None:
-    async with line_to(url) as line, watching(url, sweep=False) as other:
-        async with Watched(line.url, sweep_seconds=0.2) as engine, engine.worker(code, name="island"):
+    async with link_to(url) as link, watching(url, sweep=False) as other:
+        async with Watched(link.url, sweep_seconds=0.2) as engine, engine.worker(code, name="island"):
             run = await engine.start(code, folder)
             await until(lambda: "at gate" in flows.notes(folder), "the step")
-            line.down()
+            link.down()
             await until(lambda: "stopped at gate" in flows.notes(folder), "the worker to fence itself")
             (attempt,) = await other.leases(run.id)
             assert flows.noted_at(folder, "stopped at gate") < attempt.expires_at
             await asyncio.sleep(OUTAGE_SECONDS)
-            line.up()
-            # The same worker name loses and wins the run again; nobody else is there to help.
+            link.up()
+            # The worker loses the run and gets it again under the same name. There is no other worker.
             await until(lambda: flows.notes(folder).count("at gate") == 2, "the second try")
             flows.open_gate(folder, "gate")
             await other.see_end(run.id)
@@ -85,13 +85,13 @@ async def test_a_worker_without_a_connection_stops_its_work_before_the_lease_exp
 
 
 async def test_a_short_outage_costs_no_try(url: str, folder: str) -> None:
-    async with line_to(url) as line, watching(url) as other:
-        async with Watched(line.url) as engine, engine.worker(flows.gated):
+    async with link_to(url) as link, watching(url) as other:
+        async with Watched(link.url) as engine, engine.worker(flows.gated):
             run = await engine.start(flows.gated, folder)
             await until(lambda: "at gate" in flows.notes(folder), "the step")
-            line.down()
-            await asyncio.sleep(0.8)  # a heartbeat is lost, and tried again
-            line.up()
+            link.down()
+            await asyncio.sleep(0.8)  # a heartbeat is lost, and sent again
+            link.up()
             (before,) = await other.leases(run.id)
 
             async def renewed() -> bool:
@@ -104,16 +104,16 @@ async def test_a_short_outage_costs_no_try(url: str, folder: str) -> None:
 
 
 async def test_the_outcome_of_a_step_is_sent_when_the_store_is_back(url: str, folder: str) -> None:
-    async with line_to(url) as line, watching(url) as other:
-        async with Watched(line.url) as engine, engine.worker(flows.gated):
+    async with link_to(url) as link, watching(url) as other:
+        async with Watched(link.url) as engine, engine.worker(flows.gated):
             run = await engine.start(flows.gated, folder)
             await until(lambda: "at gate" in flows.notes(folder), "the step")
-            line.down()
-            flows.open_gate(folder, "gate")  # it ends, and cannot say so
+            link.down()
+            flows.open_gate(folder, "gate")  # the step ends, and cannot report its outcome
             await until(lambda: "past gate" in flows.notes(folder), "the end of the step")
             await asyncio.sleep(0.3)
-            assert "last" not in flows.notes(folder), "the next step began before the last was recorded"
-            line.up()
+            assert "last" not in flows.notes(folder), "the next step started before the last one was recorded"
+            link.up()
             await other.see_end(run.id)
         assert flows.notes(folder)[-1] == "last"
 
@@ -123,7 +123,7 @@ async def test_a_worker_that_does_not_fence_itself_is_refused_and_that_is_record
 ) -> None:
     async with watching(url) as engine, Watched(url) as other:
         async with other.worker(flows.gated, name="numb", slots=1) as numb:
-            # It neither beats nor looks at its clock.
+            # This worker neither sends heartbeats nor checks its clock.
             monkeypatch.setattr(numb._heartbeater, "track", lambda *_, **__: None)
             monkeypatch.setattr(numb._heartbeater, "held_until", lambda _: math.inf)
             run = await engine.start(flows.gated, folder)
@@ -139,5 +139,5 @@ async def test_a_worker_that_does_not_fence_itself_is_refused_and_that_is_record
         ]
         sizes = {size.table: size.rows for size in await engine.store.read("sizes")}
         assert sizes["stale_message"] == 1
-        assert flows.notes(folder).count("past gate") == 2, "both had waited"
-        assert flows.notes(folder).count("last") == 1, "only one went on"
+        assert flows.notes(folder).count("past gate") == 2, "both attempts waited"
+        assert flows.notes(folder).count("last") == 1, "only one attempt continued"

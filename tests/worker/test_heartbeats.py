@@ -1,4 +1,4 @@
-"""Leases are kept: whatever holds up the work does not hold up its heartbeats."""
+"""Leases are kept: code that blocks the work does not block its heartbeats."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_two_heartbeats_lost_in_a_row_cost_nothing(
 
 @asynccontextmanager
 async def every_connection_in_use(store: Any) -> AsyncIterator[None]:
-    """Hold all that a store has for its users."""
+    """Take all connections that a store has for its users."""
     async with AsyncExitStack() as stack:
         if isinstance(store, SqliteStore):
             await stack.enter_async_context(store._turn)
@@ -80,10 +80,10 @@ async def test_progress_is_shown_by_why(url: str, folder: str) -> None:
     async with watching(url) as other, Watched(url) as engine, engine.worker(flows.telling):
         run = await engine.start(flows.telling, folder)
 
-        async def said() -> bool:
+        async def progress_is_shown() -> bool:
             return "2 of 3 pages" in (await other.runs.explain(run.id)).text
 
-        await until(said, "the word of progress")
+        await until(progress_is_shown, "the progress")
         assert [row.progress for row in await other.leases(run.id)] == ["2 of 3 pages"]
         flows.open_gate(folder, "gate")
         assert await run.result(wait=30) == "told"

@@ -1,6 +1,6 @@
-"""A lease counts from the moment at which it was asked for, by the clock since boot: no step begins after its lease (I57).
+"""A lease counts from the moment of its request, by the clock since boot. No step starts after its lease (I57).
 
-The clock is driven: it is as if the process had stood still while an answer lay in its socket."""
+The tests move the clock, as if the process had been stopped while an answer waited in its socket."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tenure.worker.isolation import run_isolated
 from tests.worker.flows import mark, mark_plainly, note, notes
 from tests.worker.helpers import Watched, until, watching
 
-STILL_SECONDS = 100.0
+STOPPED_SECONDS = 100.0
 """Longer than any lease here."""
 
 
-class Standstill:
-    """Lets the clock jump, as a process sees it that was stopped."""
+class JumpingClock:
+    """A clock that can jump, as for a process that was stopped."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -38,9 +38,9 @@ class Standstill:
 
 
 @pytest.fixture
-def still(monkeypatch: pytest.MonkeyPatch) -> Standstill:
-    """The driven clock."""
-    made = Standstill()
+def boot_clock(monkeypatch: pytest.MonkeyPatch) -> JumpingClock:
+    """The clock of the process under test."""
+    made = JumpingClock()
     monkeypatch.setattr(clock, "boot_seconds", made)
     return made
 
@@ -52,8 +52,8 @@ async def single(folder: str) -> str:
     return "done"
 
 
-def standing_still_in_a_claim(engine: Watched, still: Standstill, then: Any = None) -> list[Lease]:
-    """Let the clock jump between a claim's commit and its answer; the leases it was answered with."""
+def jump_during_a_claim(engine: Watched, boot_clock: JumpingClock, then: Any = None) -> list[Lease]:
+    """Let the clock jump between a claim's commit and its answer. The result lists the leases of the answer."""
     claim = engine.orchestrator.claim
     found: list[Lease] = []
 
@@ -61,17 +61,17 @@ def standing_still_in_a_claim(engine: Watched, still: Standstill, then: Any = No
         leases = await claim(*args, **how)
         if leases and not found:
             found.extend(leases)
-            still.seconds += STILL_SECONDS
+            boot_clock.seconds += STOPPED_SECONDS
             if then is not None:
                 await then(leases[0])
         return leases
 
-    engine.orchestrator.claim = claiming  # type: ignore[method-assign]  # as a test may
+    engine.orchestrator.claim = claiming  # type: ignore[method-assign]  # replaced for the test
     return found
 
 
 async def test_a_claim_whose_answer_came_too_late_is_not_started(
-    url: str, folder: str, still: Standstill
+    url: str, folder: str, boot_clock: JumpingClock
 ) -> None:
     async with watching(url) as engine, Watched(url, sweep=False) as other:
 
@@ -81,7 +81,7 @@ async def test_a_claim_whose_answer_came_too_late_is_not_started(
                 c.RevokeLease(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n)
             )
 
-        claimed = standing_still_in_a_claim(other, still, taken_away)
+        claimed = jump_during_a_claim(other, boot_clock, taken_away)
         run = await engine.start(single, folder)
         async with other.worker(single, name="late") as late:
             await until(lambda: claimed, "the claim")
@@ -92,10 +92,10 @@ async def test_a_claim_whose_answer_came_too_late_is_not_started(
 
 
 async def test_a_lease_that_may_have_expired_is_renewed_before_work_starts(
-    url: str, folder: str, still: Standstill
+    url: str, folder: str, boot_clock: JumpingClock
 ) -> None:
     async with watching(url) as engine, Watched(url, sweep=False) as other:
-        standing_still_in_a_claim(other, still)
+        jump_during_a_claim(other, boot_clock)
         run = await engine.start(single, folder)
         async with other.worker(single):
             await engine.see_end(run.id)
@@ -115,71 +115,73 @@ async def test_a_claim_that_was_answered_immediately_is_started_without_a_check(
         run = await engine.start(single, folder)  # claimed
         async with engine.worker(single):
             await engine.see_end(run.id)
-            eager = await engine.start(single, folder)  # made with its lease
+            eager = await engine.start(single, folder)  # created with its lease
             await engine.see_end(eager.id)
         assert await engine.attempts(run.id) == await engine.attempts(eager.id) == ["succeeded"]
 
 
-_STILL: list[Standstill] = []
-"""For workflows whose process stands still in the middle."""
+_CLOCKS: list[JumpingClock] = []
+"""For workflows whose process is stopped in the middle."""
 
 
-def _stand_still(folder: str) -> None:
-    if "still" not in notes(folder):
-        note(folder, "still")
-        _STILL[0].seconds += STILL_SECONDS
+def _stop_once(folder: str) -> None:
+    if "stopped" not in notes(folder):
+        note(folder, "stopped")
+        _CLOCKS[0].seconds += STOPPED_SECONDS
 
 
 @tenure.workflow(lease="2s")
-async def standing_still(folder: str) -> str:
-    """Stand still between two steps."""
+async def stopped_between_steps(folder: str) -> str:
+    """Be stopped between two steps."""
     await mark(folder, "first")
-    _stand_still(folder)
+    _stop_once(folder)
     await mark(folder, "last")
     return "done"
 
 
 @tenure.workflow(lease="2s")
-def standing_still_plainly(folder: str) -> str:
-    """The same in threads."""
+def plainly_stopped_between_steps(folder: str) -> str:
+    """`stopped_between_steps` in threads."""
     mark_plainly(folder, "first")
-    _stand_still(folder)
+    _stop_once(folder)
     mark_plainly(folder, "last")
     return "done"
 
 
 @tenure.step(isolate="process")
 def mark_apart(folder: str, name: str) -> None:
-    """Leave a note, in a process."""
+    """Write a note, in a process."""
     note(folder, name)
 
 
-@pytest.mark.parametrize("code", [standing_still, standing_still_plainly], ids=lambda code: code.name)
+@pytest.mark.parametrize(
+    "code", [stopped_between_steps, plainly_stopped_between_steps], ids=lambda code: code.name
+)
 async def test_a_step_is_not_started_after_the_lease(
     tmp_path: Path,
     folder: str,
-    still: Standstill,
+    boot_clock: JumpingClock,
     code: Workflow[..., Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _STILL[:] = [still]
+    _CLOCKS[:] = [boot_clock]
     monkeypatch.setattr(
         Heartbeater, "_handle_replies", lambda *_: None
-    )  # a heartbeat would find that it stands after all
+    )  # a heartbeat would find that the lease is still valid
     url = f"sqlite:{tmp_path / 'runs.db'}"
     async with watching(url) as engine, engine.worker(code, name="only"):
         run = await engine.start(code, folder)
-        await until(lambda: "still" in notes(folder), "the standstill")
+        await until(lambda: "stopped" in notes(folder), "the stop")
         await engine.see_end(run.id)
         first, second = await engine.leases(run.id)
         assert (first.state, second.state) == ("stale", "succeeded")
-        assert notes(folder) == ["first", "still", "last"]
+        assert notes(folder) == ["first", "stopped", "last"]
 
 
-def test_a_lease_counts_from_the_moment_of_asking(still: Standstill) -> None:
-    heartbeater = Heartbeater(lambda: None, lambda *_: None)  # type: ignore[arg-type, return-value]  # it is never started
+def test_a_lease_counts_from_the_moment_of_the_request(boot_clock: JumpingClock) -> None:
+    heartbeater = Heartbeater(lambda: None, lambda *_: None)  # type: ignore[arg-type, return-value]  # never started
     asked_at = clock.boot_seconds()
-    still.seconds += 7
+    boot_clock.seconds += 7
     beat = Heartbeat(run_id=1, idx=0, n=1, seq=0, tenant="t")
     heartbeater.track(beat, 2.0, 30.0, asked_at=asked_at)
     assert heartbeater.held_until((1, 0, 1)) == asked_at + 30 - 1
@@ -190,7 +192,7 @@ def test_a_lease_counts_from_the_moment_of_asking(still: Standstill) -> None:
 async def test_an_isolated_process_that_is_late_asks_again_and_may_be_refused(folder: str) -> None:
     answers = iter([0.0, clock.boot_seconds() + 60])
     await run_isolated(mark_apart, (folder, "in time"), {}, lambda: next(answers))
-    assert next(answers, None) is None, "it did not ask twice"
+    assert next(answers, None) is None, "it asked only once"
 
     def over() -> float:
         raise LeaseLost("over")
@@ -201,14 +203,14 @@ async def test_an_isolated_process_that_is_late_asks_again_and_may_be_refused(fo
 
 
 async def test_an_act_is_not_started_after_the_lease(
-    tmp_path: Path, folder: str, still: Standstill, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folder: str, boot_clock: JumpingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @tenure.workflow(lease="2s", name="lease_clock_act")
     async def acting(folder: str) -> None:
-        _stand_still(folder)
+        _stop_once(folder)
         await tenure.act("nobody.knows")
 
-    _STILL[:] = [still]
+    _CLOCKS[:] = [boot_clock]
     async with watching(f"sqlite:{tmp_path / 'runs.db'}") as engine:
         acts = []
 
@@ -221,5 +223,5 @@ async def test_an_act_is_not_started_after_the_lease(
         async with engine.worker(acting):
             run = await engine.start(acting, folder)
             await until(lambda: acts, "the act of the next try")
-            assert acts[0] == 2, "it was asked for under a lease that may have ended"
+            assert acts[0] == 2, "the act was requested under a lease that may have ended"
             await engine.cancel(run.id)

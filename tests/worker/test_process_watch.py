@@ -1,4 +1,4 @@
-"""A worker that is certainly dead loses its leases at once; without a proof a lease runs out."""
+"""A worker whose death is proven loses its leases immediately. Without a proof, a lease runs out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.worker.process import WorkerProcess as Process
 Sleeper = tuple[subprocess.Popen[bytes], ProcessIdentity]
 
 ME = own_identity()
-pytestmark = pytest.mark.skipif(ME is None, reason="no /proc: nothing can be proven here")
+pytestmark = pytest.mark.skipif(ME is None, reason="no /proc: deaths cannot be proven here")
 
 
 def me() -> ProcessIdentity:
@@ -56,7 +56,7 @@ def test_a_killed_process_counts_as_dead_before_its_parent_waits_for_it(
     process, identity = sleeper
     assert not is_gone(identity, me())
     process.send_signal(signal.SIGSTOP)
-    assert not is_gone(identity, me()), "a stopped process lives"
+    assert not is_gone(identity, me()), "a stopped process is alive"
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie
     assert is_gone(identity, me())
@@ -96,7 +96,7 @@ def test_a_process_in_another_pid_namespace_has_no_identity(monkeypatch: pytest.
     assert own_identity() is None
 
 
-# ------------------------------------------------------------------------------------------ what follows
+# ------------------------------------------------------------------------------------------ effects of a proof
 
 
 async def test_the_run_of_a_killed_worker_is_taken_over_before_its_lease_expires(
@@ -114,15 +114,17 @@ async def test_the_run_of_a_killed_worker_is_taken_over_before_its_lease_expires
         first, second = await engine.leases(run.id)
         assert (first.state, second.state, second.owner) == ("stale", "succeeded", "heir")
         assert first.ended_at is not None
-        assert first.ended_at < first.expires_at, "it had to run out"
+        assert first.ended_at < first.expires_at, "it ended only when it ran out"
         (event,) = [e for e in await engine.runs.events(run.id) if e.kind == "lease_expired"]
         assert event.cause.startswith(f"process is gone: pid {worker.process.pid}, ")
         assert (await engine.step(run.id)).attempt == 2
         await ProcessWatch(engine.orchestrator).look()
-        assert worker.process.pid not in {row.pid for row in await here(engine)}, "its row is of no more use"
+        assert worker.process.pid not in {row.pid for row in await local_workers(engine)}, (
+            "the row of the dead worker was not removed"
+        )
 
 
-async def here(engine: Watched) -> list[WorkerProcessRow]:
+async def local_workers(engine: Watched) -> list[WorkerProcessRow]:
     """The workers of this host."""
     rows: list[WorkerProcessRow] = await engine.store.read(
         "worker_processes_at", me().boot_id, me().namespaces
@@ -130,7 +132,9 @@ async def here(engine: Watched) -> list[WorkerProcessRow]:
     return rows
 
 
-async def test_a_namesake_of_a_dead_worker_keeps_its_leases(url: str, folder: str, tmp_path: Path) -> None:
+async def test_a_worker_with_the_name_of_a_dead_one_keeps_its_leases(
+    url: str, folder: str, tmp_path: Path
+) -> None:
     other = str(tmp_path / "other")
     os.mkdir(other)
     async with watching(url) as engine:
@@ -141,7 +145,7 @@ async def test_a_namesake_of_a_dead_worker_keeps_its_leases(url: str, folder: st
                 mine = await engine.start(flows.patient, other)
                 await until(lambda: "at gate" in notes(other), "the other step")
                 worker.signal(signal.SIGKILL)
-                await until(lambda: notes(folder).count("at gate") == 2, "the namesake")
+                await until(lambda: notes(folder).count("at gate") == 2, "the worker with the same name")
                 open_gate(folder, "gate")
                 open_gate(other, "gate")
                 await engine.see_end(run.id)
@@ -163,8 +167,8 @@ async def test_an_ended_worker_in_a_live_process_proves_nothing(url: str, folder
         await engine.cancel(run.id)
 
 
-async def put_dead(engine: Watched, sleeper: Sleeper) -> None:
-    """The worker `gone`, whose session is 77 and whose process has ended."""
+async def register_dead_worker(engine: Watched, sleeper: Sleeper) -> None:
+    """Register the worker `gone`, whose session is 77 and whose process has ended."""
     process, dead = sleeper
     process.kill()
     process.wait()
@@ -176,22 +180,22 @@ async def test_a_proof_counts_for_its_own_lease_and_not_after_a_heartbeat(
     url: str, folder: str, sleeper: Sleeper
 ) -> None:
     async with watching(url, sweep=False) as engine:
-        await put_dead(engine, sleeper)
+        await register_dead_worker(engine, sleeper)
         run = await engine.start(flows.patient, folder)
         queues = flows.patient.serves
         (lease,) = await engine.orchestrator.claim("gone", queues=queues, session=77)
         watch = ProcessWatch(engine.orchestrator)
         assert await watch.look() == 1
-        assert await engine.attempts(run.id) == ["running"], "it was heard of a moment ago"
+        assert await engine.attempts(run.id) == ["running"], "its last heartbeat is too recent"
         engine.store.shift_clock(us(HOLDER_SILENT_SECONDS))
         context = Context("test", "system", "proof")
-        told = ExpireDeadLease(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=78)
-        assert await engine.orchestrator.send(told) is False, "another session"
+        expire = ExpireDeadLease(context=context, run_id=lease.run_id, idx=lease.idx, n=lease.n, session=78)
+        assert await engine.orchestrator.send(expire) is False, "another session"
         assert await watch.look() == 1
         assert await engine.attempts(run.id) == ["stale"]
-        assert (await engine.step(run.id)).charged == 1, "a lost try is charged"
+        assert (await engine.step(run.id)).charged == 1, "a lost attempt is charged"
         await engine.orchestrator.claim("next", queues=queues, session=78)
-        late = replace(told, session=77)
+        late = replace(expire, session=77)
         assert await engine.orchestrator.send(late) is False, "an older fence"
         assert await engine.attempts(run.id) == ["stale", "running"]
         await engine.cancel(run.id)
@@ -201,7 +205,7 @@ async def test_a_dead_holder_of_a_step_that_is_being_canceled_ends_it(
     url: str, folder: str, sleeper: Sleeper
 ) -> None:
     async with watching(url, sweep=False) as engine:
-        await put_dead(engine, sleeper)
+        await register_dead_worker(engine, sleeper)
         run = await engine.start(flows.patient, folder)
         await engine.orchestrator.claim("gone", queues=flows.patient.serves, session=77)
         assert await engine.cancel(run.id) == "canceling"
@@ -213,8 +217,8 @@ async def test_a_dead_holder_of_a_step_that_is_being_canceled_ends_it(
 async def test_a_worker_that_stops_cleanly_leaves_no_process_row(url: str) -> None:
     async with watching(url) as engine:
         async with engine.worker(flows.patient):
-            assert [row.pid for row in await here(engine)] == [me().pid]
-        assert await here(engine) == []
+            assert [row.pid for row in await local_workers(engine)] == [me().pid]
+        assert await local_workers(engine) == []
 
 
 async def test_a_session_counts_for_its_own_tenant_only(url: str, folder: str) -> None:
@@ -223,7 +227,7 @@ async def test_a_session_counts_for_its_own_tenant_only(url: str, folder: str) -
         await register_worker(engine.store, "own", ["default"], 1, "", own)
         stolen = replace(own, tenant="acme", pid=1, start_ticks=1)
         await register_worker(engine.store, "@acme/thief", ["default"], 1, "", stolen)
-        assert [(row.tenant, row.pid) for row in await here(engine)] == [("", me().pid)]
+        assert [(row.tenant, row.pid) for row in await local_workers(engine)] == [("", me().pid)]
         run = await engine.start(flows.patient, folder)
         await engine.orchestrator.claim("own", queues=flows.patient.serves, session=77)
         assert await engine.store.read("leases_of_session", 77, "acme") == []

@@ -1,4 +1,4 @@
-"""Commands and rows as they travel between a runner and its server: nothing is lost, and the wire stays as it is."""
+"""The encoding of commands and rows between a runner and its server: no field is lost, and the format does not change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenure.worker import protocol_codec as codec
 from tests.worker import protocol_samples as samples
 
 RECORDED: dict[str, str] = json.loads((Path(__file__).parent / "protocol_samples.json").read_text())
-"""The samples as they were sent by the version before the tables, which copied each field by hand."""
+"""The samples as an earlier version sent them, which copied each field by hand."""
 GIVEN = samples.ENVELOPE | {"new_id": lambda: samples.CHILD}
 
 ROWS: list[tuple[codec.FieldTable[Any, Any], dict[str, Any]]] = [
@@ -42,7 +42,7 @@ def over_the_wire(message: Any) -> Any:
     return msgspec.json.decode(msgspec.json.encode(message), type=type(message))
 
 
-# ------------------------------------------------------------------------------------- the wire as it was
+# ------------------------------------------------------------------------------------- compatibility
 
 
 def test_the_samples_are_encoded_as_before() -> None:
@@ -115,7 +115,7 @@ LEFT_OUT: dict[str, set[str]] = {
     "start": {"approval", "proposal", "question", "event", "until"},
     "propose": {"approval", "event", "until", "child", "fatal"},
 }
-"""Fields that a verb does not send, because another verb of the same command does, or because they say what the verb says."""
+"""Fields that a verb does not send, because another verb of the same command does, or because the verb implies them."""
 
 
 def test_every_field_of_a_command_is_in_a_table_or_listed_as_server_only() -> None:
@@ -134,7 +134,7 @@ def test_a_new_field_of_a_command_is_noticed() -> None:
 
 
 def test_structs_that_travel_as_they_are_have_the_fields_that_runners_know() -> None:
-    """A new field of these is a new field of the protocol: describe it in docs/runner-protocol.md, and add it here."""
+    """A new field of these structs is a new field of the protocol: describe it in docs/runner-protocol.md, and add it here."""
     known: dict[type[msgspec.Struct], str] = {
         c.ApprovalSpec: "action tier people within_seconds digest group",
         c.BackoffSpec: "seconds jitter",
@@ -183,10 +183,10 @@ def test_every_field_of_a_message_is_in_its_table() -> None:
         assert set(struct.__struct_fields__) == table.wire_fields, struct
     assert set(p.MessageReply.__struct_fields__) - codec.REPLY.wire_fields == {
         "error"
-    }  # a refusal is no reply
+    }  # a refusal is not a reply
 
 
-# --------------------------------------------------------------------------------- whatever a command holds
+# --------------------------------------------------------------------------------- random commands
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),

@@ -1,4 +1,4 @@
-"""Workers as processes: asked to end, stopped, killed, and what becomes of their work."""
+"""Worker processes that are asked to end, stopped or killed, and what happens to their work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker.process import WorkerProcess
 
 
 def at_the_gate(folder: str, times: int = 1) -> bool:
-    """Whether the step in the middle has begun so often."""
+    """Whether the second step has started this many times."""
     return flows.notes(folder).count("at gate") >= times
 
 
@@ -83,7 +83,7 @@ async def test_a_worker_with_a_blocked_loop_reacts_to_the_second_signal(url: str
             await until(lambda: "blocking" in flows.notes(folder), "the step")
 
             def asked_again() -> int | None:
-                # Two signals at the same moment are one to a thread that sleeps: somebody impatient asks again.
+                # A sleeping thread sees two simultaneous signals as one, so the signal is sent again.
                 if worker.process.poll() is None:
                     worker.signal(signal.SIGTERM)
                 return worker.process.poll()
@@ -127,14 +127,16 @@ async def test_a_worker_that_was_stopped_past_its_lease_is_refused_when_it_resum
             before = await engine.runs.events(run.id)
             worker.signal(signal.SIGCONT)
             await until(lambda: "worker_started" in worker.text, "its log")
-            late = await engine.start(flows.quick, folder, "late")  # it is alive and works on
+            late = await engine.start(
+                flows.quick, folder, "late"
+            )  # the worker is alive and continues to work
             await engine.see_end(late.id)
             worker.signal(signal.SIGTERM)
             assert worker.wait() == 0, worker.text
         assert await engine.attempts(run.id) == ["stale", "succeeded"]
-        assert flows.notes(folder).count("last") == 1, "the older self went on"
+        assert flows.notes(folder).count("last") == 1, "the stopped attempt continued"
         changes = [event for event in await engine.runs.events(run.id) if event not in before]
-        assert changes == [], "its late words changed something"
+        assert changes == [], "late messages changed something"
 
 
 # ------------------------------------------------------------------------------------------------ poison
@@ -148,7 +150,7 @@ async def test_a_run_that_kills_its_workers_fails_after_its_tries(url: str, fold
 
             async def over() -> bool:
                 if worker.process.poll() is not None:
-                    worker.again()
+                    worker.restart()
                 return (await engine.get(poison.id)).finished_at is not None
 
             await until(over, "the end of the poison", 60)
@@ -183,14 +185,14 @@ async def test_an_invalid_input_fails_its_run_and_not_the_worker(url: str, folde
                 assert await engine.attempts(run_id) == ["failed"]
 
 
-# ------------------------------------------------------------------------------------------- what it serves
+# ------------------------------------------------------------------------------------------- targets
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "message"),
     [
         ("no.such.module", "there is no module 'no.such.module'"),
-        ("tests.worker.flows:nobody", "has no registry, workflow or tool 'nobody'"),
+        (f"{flows.__name__}:nobody", "has no registry, workflow or tool 'nobody'"),
         (
             "tests.worker.flows:note",
             "has no registry, workflow or tool 'note'",
@@ -199,13 +201,13 @@ async def test_an_invalid_input_fails_its_run_and_not_the_worker(url: str, folde
     ],
 )
 def test_a_wrong_target_is_refused_before_the_database_is_opened(
-    tmp_path: Path, target: str, told: str
+    tmp_path: Path, target: str, message: str
 ) -> None:
     place = tmp_path / "never.db"
     with WorkerProcess(f"sqlite:{place}", target) as worker:
         assert worker.wait() == 1
         assert TenureError.__name__ in worker.text
-        assert told in worker.text
+        assert message in worker.text
     assert not place.exists()
 
 

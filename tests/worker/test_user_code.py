@@ -1,4 +1,4 @@
-"""What code may do to a worker: take too long, not listen, end its process, raise what nobody raises."""
+"""What user code may do to a worker: run too long, ignore cancellation, end its process, raise unusual exceptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.worker.process import WorkerProcess
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """Whether the process exists and has not ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -42,7 +42,7 @@ async def test_a_thread_past_its_timeout_is_closed_and_keeps_its_slot_until_it_r
         assert (worker.stuck, worker.free) == (1, 0)
         other = await engine.start(flows.quick, folder, "other")
         await asyncio.sleep(0.3)
-        assert await engine.attempts(other.id) == [], "there was no slot for it"
+        assert await engine.attempts(other.id) == [], "there was no free slot for it"
         flows.open_gate(folder, "gate")
         assert await other.result(wait=30) == "other"
         assert worker.stuck == 0
@@ -75,7 +75,7 @@ async def test_many_plain_workflows_do_not_wait_for_each_others_threads(url: str
         assert [await run.result(wait=30) for run in runs] == ["done"] * 40
 
 
-# ------------------------------------------------------------------------------- code that does not listen
+# ------------------------------------------------------------------------------- code that ignores cancellation
 
 
 async def test_async_code_that_swallows_its_cancellation_is_abandoned_like_a_thread(
@@ -105,7 +105,7 @@ async def test_work_that_does_not_stop_is_given_back_when_its_worker_ends(
         assert worker.stuck == 1
         flows.open_gate(folder, "deaf")
         await until(lambda: worker.stuck == 0, "its end")
-        assert "after" not in flows.notes(folder), "it went on without a lease"
+        assert "after" not in flows.notes(folder), "it continued without a lease"
         async with engine.worker(flows.deaf_for_good):
             await engine.see_end(run.id)
         assert flows.notes(folder)[-1] == "after"
@@ -129,7 +129,7 @@ async def test_whatever_code_raises_fails_only_its_own_step(url: str, folder: st
         for how in ("exit", "cancel", "stop"):
             run = await engine.start(flows.raising_itself, how)
             await engine.see_end(run.id, "failed")
-            assert await engine.attempts(run.id) == ["failed"], "its worker thought it had been stopped"
+            assert await engine.attempts(run.id) == ["failed"], "its worker took this for a cancellation"
 
 
 async def test_a_failure_with_an_invalid_code_is_still_a_failure(url: str) -> None:
@@ -139,7 +139,7 @@ async def test_a_failure_with_an_invalid_code_is_still_a_failure(url: str) -> No
         assert (await engine.get(run.id)).reason == "STEP_FAILED"
 
 
-# ---------------------------------------------------------------------------------- processes of their own
+# ---------------------------------------------------------------------------------- isolated processes
 
 
 async def test_a_process_that_vanishes_or_crashes_fails_its_step_only(url: str) -> None:
@@ -194,10 +194,10 @@ async def test_an_isolated_process_reports_progress(url: str, folder: str) -> No
     async with watching(url) as engine, engine.worker(flows.talkative):
         run = await engine.start(flows.talkative, folder)
 
-        async def said() -> bool:
+        async def progress_is_shown() -> bool:
             return "half way" in (await engine.runs.explain(run.id)).text
 
-        await until(said, "the word of progress")
+        await until(progress_is_shown, "the progress")
         flows.open_gate(folder, "gate")
         assert await run.result(wait=30) == f"{run.id}/talk"
 

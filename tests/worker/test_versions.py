@@ -1,4 +1,4 @@
-"""Workers take only what they can do: by queue, by workflow, by version, by slot."""
+"""Workers take only the work that they can do: by queue, workflow, version and slot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.worker.process import WorkerProcess
 
 
 def version(number: str, accepts: tuple[str, ...] = ()) -> Workflow[[str], Any]:
-    """A workflow `release` of a version that says which code has run."""
+    """The workflow `release` in a version. It notes which code ran."""
 
     async def release(folder: str) -> str:
         await flows.mark(folder, "begun")
