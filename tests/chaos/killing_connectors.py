@@ -17,7 +17,7 @@ from tenure.govern.connector import ConnectorCall
 from tenure.govern.connectors.http import HttpConnector
 from tenure.sdk import Workflow
 from tenure.testing.doubles.service import Mode
-from tests.govern.act_service import REPEATS, way_to
+from tests.govern.act_service import REPEATS, local_service
 
 FOLDER, SERVICE = "STRUCK_FOLDER", "STRUCK_{}"
 
@@ -27,7 +27,9 @@ class KillingConnector(HttpConnector):
 
     def __init__(self, mode: Mode) -> None:
         lookup = "/effects/{key}" if mode == "found" else ""
-        super().__init__(mode, way_to(os.environ[SERVICE.format(mode)]), repeats=REPEATS[mode], lookup=lookup)
+        super().__init__(
+            mode, local_service(os.environ[SERVICE.format(mode)]), repeats=REPEATS[mode], lookup=lookup
+        )
 
     async def call(self, call: ConnectorCall) -> Any:
         """Send the request, with the planned signals before and after it."""
