@@ -1,4 +1,4 @@
-"""Both stores, and a folder for notes: the same as for the workers' stories."""
+"""The fixtures of the worker tests: both stores, and a folder for notes."""
 
 from tests.worker.conftest import folder, url
 

@@ -1,10 +1,10 @@
 """Programs of Debian packages, installed into a folder: PostgreSQL of other versions, pgbouncer, Patroni, etcd.
 
-Laws:
-1. Packages come from Debian by mmdebstrap, which only extracts them: no script of a package runs, and nothing of
-   this machine is changed but one folder (TENURE_PARTS, else one beneath /var/tmp), which is made once and kept.
-2. Programs run outside of a chroot, as any account: their loader and libraries are set to the folder's (patchelf).
-3. Fetching needs apt and root; that is said before anything is begun. What is there is used without either.
+Rules:
+1. mmdebstrap downloads and extracts packages from Debian. No package script runs, and nothing on this machine changes
+   except one folder (TENURE_PARTS, else one under /var/tmp), which is made once and kept.
+2. Programs run outside of a chroot, under any account: patchelf sets their loader and libraries to those of the folder.
+3. Downloading needs apt and root, and this is checked first. An existing folder is used without either.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu")
-"""Both: up to bookworm the folder of the C library is another than that of the rest."""
+"""Up to bookworm, the C library is in another folder than the other libraries."""
 LOADER = "ld-linux-x86-64.so.2"
 PROGRAMS = ("usr/lib/postgresql/*/bin/*", "usr/sbin/pgbouncer", "usr/bin/python3.*", "usr/bin/etcd*")
 DONE = "complete"
 
 
 class PartsUnavailable(RuntimeError):
-    """The packages cannot be had here; the message says what to do about it."""
+    """The packages cannot be installed here. The message says what to do."""
 
 
 def install(suite: str, packages: Sequence[str]) -> Path:
-    """The folder with these packages of a Debian suite and all they need; made now where it is not there."""
+    """Return the folder with these packages of a Debian suite and their dependencies. Make it if it is missing."""
     wanted = sorted({*packages, "base-files", "patchelf"})
     mark = hashlib.sha256(" ".join(wanted).encode()).hexdigest()[:8]
-    folder = _place() / f"{suite}-{mark}"
+    folder = _parts_folder() / f"{suite}-{mark}"
     if (folder / DONE).exists():
         return folder
     if os.geteuid() != 0:
@@ -61,8 +61,8 @@ def install(suite: str, packages: Sequence[str]) -> Path:
     return folder
 
 
-def _place() -> Path:
-    """Where the folders are. Others can read them and must not be able to write them: we run what is in there."""
+def _parts_folder() -> Path:
+    """Return the folder for all installations. Other users must not be able to write to it, because we run programs from it."""
     given = os.environ.get("TENURE_PARTS")
     place = Path(given) if given else Path(f"/var/tmp/tenure-parts-{os.geteuid()}")
     place.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def _place() -> Path:
 
 
 def _mmdebstrap(work: Path) -> list[str]:
-    """mmdebstrap as it is installed here, else fetched for this once. It is a script in Perl."""
+    """Return the command for mmdebstrap, a Perl script: the installed one, else a downloaded one."""
     found = shutil.which("mmdebstrap")
     if found is not None:
         return [found]
@@ -94,7 +94,7 @@ def _set_loaders(folder: Path) -> None:
         for program in folder.glob(pattern):
             if program.is_symlink() or not program.is_file() or program.read_bytes()[:4] != b"\x7fELF":
                 continue
-            # In two steps and this order: Python, which is at a fixed address, does not start after any other.
+            # Keep these two steps in this order. Python is linked to a fixed address and does not start after any other order.
             _run([*patchelf, "--force-rpath", "--set-rpath", path, str(program)], "patchelf")
             _run([*patchelf, "--set-interpreter", loader, str(program)], "patchelf")
 

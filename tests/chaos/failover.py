@@ -1,10 +1,10 @@
 """A Patroni cluster in synchronous mode, killed under load: `python -m tests.chaos.failover` (`make failover`).
 
 Three PostgreSQL 17 servers, each with its Patroni, and one etcd, all of Debian trixie, run on 127.0.0.1 as an unprivileged account.
-Workers of Tenure, which are processes, work through runs whose steps write to a ledger outside of Tenure. The primary is
-killed with its Patroni (SIGKILL) again and again, and comes back as a standby after each failover. In the end every run has succeeded, every effect is
-in the ledger, no step that was recorded was done again, and the doctor finds nothing. Prints one line per failover, and
-the result; its exit code is 0 where all is well.
+Worker processes of Tenure execute runs whose steps write to a ledger outside of Tenure. The primary and its Patroni are killed
+(SIGKILL) repeatedly, and the node returns as a standby after each failover. In the end every run has succeeded, every effect is
+in the ledger, no recorded step was repeated, and the doctor finds nothing. The program prints one line per failover and a
+summary. Its exit code is 0 if everything is correct.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TTL_SECONDS, LOOP_SECONDS, RETRY_SECONDS = 20, 5, 5
 STEPS = 6
 STEP_SECONDS = 0.2
 PACE_SECONDS = 0.2
-"""Between two runs that are started."""
+"""Pause between two starts of runs."""
 START_SECONDS_MAX = 120.0
 FAILOVER_SECONDS_MAX = 180.0
 LEDGER = "FAILOVER_LEDGER"
@@ -54,7 +54,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @tenure.step
 async def write_effect(run: int, number: int) -> int:
-    """One line in the ledger for each time this is done, with the process that did it."""
+    """Append a line with the process id to the ledger."""
     await asyncio.sleep(STEP_SECONDS)
     line = f"{run} {number} {os.getpid()}\n".encode()
     descriptor = os.open(os.environ[LEDGER], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -66,7 +66,7 @@ async def write_effect(run: int, number: int) -> int:
 
 @tenure.workflow
 async def write_effects(run: int) -> list[int]:
-    """Some effects, one after another."""
+    """Write `STEPS` effects, one after another."""
     return [await write_effect(run, number) for number in range(STEPS)]
 
 
@@ -74,7 +74,7 @@ async def write_effects(run: int) -> list[int]:
 
 
 def free_port() -> int:
-    """A port that nobody has now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -146,12 +146,12 @@ class Node:
 
     @property
     def is_primary(self) -> bool:
-        """Whether it says that it is the primary and holds the lock."""
+        """Whether the node reports that it is the primary and holds the lock."""
         return self._answers("/primary")
 
     @property
     def is_sync_standby(self) -> bool:
-        """Whether a failover may promote it."""
+        """Whether a failover may promote this node."""
         return self._answers("/sync")
 
     def _answers(self, path: str) -> bool:
@@ -162,7 +162,7 @@ class Node:
             return False
 
     def kill(self) -> None:
-        """As a machine that loses power: Patroni and PostgreSQL end at once."""
+        """Kill Patroni and PostgreSQL at the same time, as a power failure does."""
         postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         assert self.process is not None
         self.process.kill()
@@ -171,7 +171,7 @@ class Node:
 
 
 class Cluster:
-    """etcd and the nodes, in a folder that goes with them."""
+    """etcd and the nodes, in a temporary folder."""
 
     def __init__(self, parts: Path) -> None:
         self.parts = parts
@@ -184,12 +184,12 @@ class Cluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def own(self, path: Path) -> None:
-        """Give something to the account that the servers run as."""
+        """Make the account of the servers the owner of a path."""
         if self.account is not None:
             os.chown(path, self.account.uid, self.account.gid)
 
     def run(self, command: list[str], log: str) -> subprocess.Popen[bytes]:
-        """Start a program as that account."""
+        """Start a program under the account of the servers."""
         with (self.folder / log).open("ab") as file:
             process = subprocess.Popen(
                 command,
@@ -206,7 +206,7 @@ class Cluster:
         return process
 
     def start(self) -> None:
-        """Start everything; the first node makes the cluster."""
+        """Start etcd and all nodes. The first node initializes the cluster."""
         peer = f"http://127.0.0.1:{free_port()}"
         client = f"http://127.0.0.1:{self.etcd_port}"
         etcd = [
@@ -233,13 +233,13 @@ class Cluster:
         self.wait("a synchronous standby", self.is_healthy)
 
     def is_healthy(self) -> bool:
-        """Whether there is a primary, and a standby that has all it has."""
+        """Whether there is a primary and a synchronous standby."""
         return any(node.is_primary for node in self.nodes) and any(
             node.is_sync_standby for node in self.nodes
         )
 
     def wait(self, what: str, done: Any, limit: float = START_SECONDS_MAX) -> None:
-        """Until it is so."""
+        """Wait until `done()` is true."""
         give_up_at = time.monotonic() + limit
         while not done():
             if time.monotonic() > give_up_at:
@@ -248,17 +248,17 @@ class Cluster:
 
     @property
     def primary(self) -> Node:
-        """The node that says so."""
+        """The node that reports that it is the primary."""
         return next(node for node in self.nodes if node.is_primary)
 
     @property
     def dsn(self) -> str:
-        """All nodes, in an order that says nothing."""
+        """A URL that lists all nodes in a fixed order."""
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
         return f"postgresql://postgres:{self.password}@{hosts}/postgres?target_session_attrs=primary&sslmode=disable"
 
     def stop(self) -> None:
-        """End everything that was started here."""
+        """Stop all processes that this object started."""
         for node in self.nodes:
             if node.process is not None and node.process.poll() is None:
                 node.process.terminate()
@@ -278,7 +278,7 @@ class Cluster:
 
 
 class Workers:
-    """Processes that work, and are started anew should one end."""
+    """Worker processes. A worker that ends is restarted and counted."""
 
     def __init__(self, dsn: str, folder: Path, count: int) -> None:
         self._dsn = dsn
@@ -295,15 +295,15 @@ class Workers:
                 command, env=self._environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def look(self) -> None:
-        """Start those anew that have ended: none should."""
+    def restart_ended(self) -> None:
+        """Restart and count workers that have ended. No worker should end."""
         for number, process in enumerate(self.processes):
             if process.poll() is not None:
                 self.ended += 1
                 self.processes[number] = self._start(number)
 
     def stop(self) -> None:
-        """Let them end."""
+        """Terminate the workers and wait for them."""
         for process in self.processes:
             process.terminate()
         for process in self.processes:
@@ -315,7 +315,7 @@ class Workers:
 
 
 async def can_write(cluster: Cluster) -> bool:
-    """Whether some node commits, synchronously."""
+    """Whether a node accepts a synchronous commit."""
     for node in cluster.nodes:
         try:
             dsn = f"postgresql://postgres:{cluster.password}@127.0.0.1:{node.port}/postgres?sslmode=disable"
@@ -332,8 +332,8 @@ async def can_write(cluster: Cluster) -> bool:
     return False
 
 
-async def feed(engine: Engine, stop: asyncio.Event, started: dict[int, str]) -> None:
-    """Start runs, each under its number as key, until it is told to stop; whoever is refused asks again."""
+async def start_runs(engine: Engine, stop: asyncio.Event, started: dict[int, str]) -> None:
+    """Start runs, each with its number as the key, until `stop` is set. Repeat a start after a retryable error."""
     while not stop.is_set():
         number = len(started)
         try:
@@ -348,7 +348,7 @@ async def feed(engine: Engine, stop: asyncio.Event, started: dict[int, str]) -> 
 
 
 async def play(cluster: Cluster, kills: int, workers_count: int) -> int:
-    """The whole story; how many things were wrong."""
+    """Kill primaries under load, then check everything. Return the number of problems."""
     connection = await asyncpg.connect(
         cluster.dsn.replace("target_session_attrs=primary&", ""), target_session_attrs="primary"
     )
@@ -363,7 +363,7 @@ async def play(cluster: Cluster, kills: int, workers_count: int) -> int:
     ledger = cluster.folder / "ledger"
     try:
         async with Engine(cluster.dsn, wait_for_database="60s") as engine:
-            feeding = asyncio.create_task(feed(engine, stop, started))
+            feeding = asyncio.create_task(start_runs(engine, stop, started))
             for number in range(kills):
                 enough = len(_lines(ledger)) + 20
                 while len(_lines(ledger)) < enough and not feeding.done():  # noqa: ASYNC110 - workers write it
@@ -381,7 +381,7 @@ async def play(cluster: Cluster, kills: int, workers_count: int) -> int:
                 before = len(_lines(ledger))
                 back_at = time.monotonic()
                 while len(_lines(ledger)) == before:
-                    workers.look()
+                    workers.restart_ended()
                     await asyncio.sleep(0.05)
                 recoveries.append(time.monotonic() - back_at)
                 victim.start()
@@ -417,7 +417,7 @@ async def play(cluster: Cluster, kills: int, workers_count: int) -> int:
 
 
 def _doubled(lines: list[str]) -> int:
-    """Effects done again after a later effect of the same run: the first one was recorded by then."""
+    """Count effects that were repeated after a later effect of the same run. By then the first one was recorded."""
     seen: dict[str, int] = {}
     doubled = 0
     for line in lines:
@@ -429,7 +429,7 @@ def _doubled(lines: list[str]) -> int:
 
 
 async def _outcome(engine: Engine, started: dict[int, str]) -> list[str]:
-    """Wait for all runs; what is wrong with them."""
+    """Wait for all runs. Return a line for each run that is stuck or did not succeed."""
     wrong = []
     for number, run_id in started.items():
         try:
@@ -466,7 +466,7 @@ def _shown(seconds: list[float]) -> str:
 
 
 def main() -> int:
-    """See above."""
+    """Run the program. See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--workers", type=int, default=3)

@@ -1,16 +1,16 @@
-"""The chaos harness: real worker processes on a real database, faults on purpose, and a ledger that Tenure does not keep.
+"""The chaos harness: real worker processes on a real database, injected faults, and a ledger outside Tenure.
 
     async with Hunt(Place("postgres", url, server), folder, seed=7) as hunt:
         await hunt.kills(300)
     print(hunt.tally)
 
-Laws:
-1. What happened is judged by the ledger and by rows, never by what a worker says of itself.
-2. Lost: a run that succeeded without one of its steps, or ended otherwise without a reason that is its own. Doubled: a step that may
-   not be repeated began twice, or any step began after it was recorded. LabStuck: a run that has not ended in time.
-3. The seed covers what the harness draws (which worker, when, for how long, which workflow) and how long each step of a run takes. It does not
-   cover when processes get the processor, nor the pauses that Tenure itself draws, so a seed brings much the same hunt again, not the same one.
-4. It stops only what it has started.
+Rules:
+1. The verdict relies on the ledger and on rows, never on the logs of workers.
+2. Lost: a run succeeded without one of its steps, or ended in another way without a valid reason. Doubled: a step that must not be
+   repeated began twice, or any step began again after it was recorded. Stuck: a run did not end in time.
+3. The seed determines the choices of the harness (worker, moment, duration, workflow) and the duration of each step. It does not determine
+   process scheduling or the random pauses of Tenure. The same seed gives a similar hunt, not an identical one.
+4. The harness stops only processes that it has started.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ RUNS_UNDER_WAY = 12
 END_SECONDS_MAX = 240.0
 _FOREVER_US = 1 << 62
 CLOCK_SLACK_US = 100_000
-"""How far the store's time may be from the host's."""
+"""Largest difference between the time of the store and the time of the host."""
 
 
 class Place(msgspec.Struct):
-    """Where a hunt takes place."""
+    """The database of a hunt."""
 
     name: str
     url: str
     server: PrivatePostgres | None = None
-    """The PostgreSQL that may be crashed; None on SQLite."""
+    """The PostgreSQL server that the hunt may crash. None for SQLite."""
 
 
 class Tally(msgspec.Struct):
-    """What a hunt came to."""
+    """The result of a hunt."""
 
     place: str
     seed: int
@@ -73,24 +73,24 @@ class Tally(msgspec.Struct):
     doubled: list[str] = []
     stuck: list[str] = []
     findings: list[str] = []
-    """The doctor's."""
+    """Violations that the doctor found."""
     ended: Counter[str] = msgspec.field(default_factory=Counter)
     recovery_seconds: list[float] = []
-    """From the death of a worker to the next sign of each run that it had."""
+    """For each run of a killed worker: seconds from the kill to the next ledger line of the run."""
 
     @property
     def clean(self) -> bool:
-        """Whether everything held."""
+        """Whether nothing was lost, doubled or stuck and the doctor found nothing."""
         return not (self.lost or self.doubled or self.stuck or self.findings)
 
     def percentile(self, share: float) -> float | None:
-        """A percentile of the recovery, in seconds."""
+        """Return a percentile of the recovery times, in seconds."""
         times = sorted(self.recovery_seconds)
         return times[min(len(times) - 1, int(share * len(times)))] if times else None
 
 
 class Hunt:
-    """One place, its workers and runs. An async context manager; leaving it judges everything."""
+    """A database with workers and runs. An async context manager: on exit it waits for all runs and fills the tally."""
 
     def __init__(self, place: Place, folder: Path, seed: int) -> None:
         self.tally = Tally(place.name, seed)
@@ -102,9 +102,9 @@ class Hunt:
         self._runs: dict[int, tuple[str, RunHandle[Any]]] = {}
         self._open: set[int] = set()
         self._deaths: list[tuple[int, int]] = []
-        """(pid, moment) of every worker that was killed."""
+        """(pid, time) of every killed worker."""
         self._drained: dict[int, int] = {}
-        """When each worker was told to end, by its pid."""
+        """Pid of each drained worker -> the time of its SIGTERM."""
         self._wire: TcpProxy | None = None
         self._engine: Engine | None = None
         self._feeding: asyncio.Task[None] | None = None
@@ -112,7 +112,7 @@ class Hunt:
 
     @property
     def engine(self) -> Engine:
-        """What runs are started and looked at with."""
+        """The engine that starts and reads runs."""
         assert self._engine is not None
         return self._engine
 
@@ -149,23 +149,23 @@ class Hunt:
     # ---------------------------------------------------------------------------------------- the faults
 
     async def kills(self, count: int) -> None:
-        """kill -9 of a worker that has work, again and again; its next life is started at once."""
+        """Kill a busy worker with SIGKILL and restart it, `count` times."""
         self._flows = flows.ORDINARY
         for _ in range(count):
-            worker = await self._at_work()
+            worker = await self._pick_busy_worker()
             self._deaths.append((worker.process.pid, _now_us()))
             worker.signal(signal.SIGKILL)
             self.tally.injected["kills"] += 1
             worker.restart()
 
     async def stops(self, count: int) -> None:
-        """SIGSTOP of a worker that has work for longer than its leases, then SIGCONT."""
+        """Pause busy workers (SIGSTOP) for longer than their leases, then resume them (SIGCONT)."""
         self._flows = flows.SHORT
         while count:
             some = self._chance.sample(self._workers, min(count, WORKERS - 1))
             for worker in some:
                 await until(partial(is_up, worker), "a worker", 120)
-            await self._feed()
+            await self._top_up_runs()
             for worker in some:
                 worker.signal(signal.SIGSTOP)
             await asyncio.sleep(self._chance.uniform(2.5, 3.5))
@@ -176,10 +176,10 @@ class Hunt:
             await asyncio.sleep(self._chance.uniform(0.0, 0.5))
 
     async def drains(self, count: int) -> None:
-        """SIGTERM of a worker that has work: nothing that could end within the grace is repeated."""
+        """Drain a busy worker (SIGTERM). No step that can end within the grace period is repeated."""
         self._flows = flows.ORDINARY
         for _ in range(count):
-            worker = await self._at_work()
+            worker = await self._pick_busy_worker()
             self._drained[worker.process.pid] = _now_us()
             worker.signal(signal.SIGTERM)
             self.tally.injected["drains"] += 1
@@ -187,59 +187,59 @@ class Hunt:
             worker.restart()
 
     async def cuts(self, count: int) -> None:
-        """Connections to PostgreSQL that break behind a save, before its answer: nobody knows what became of the commit."""
-        assert self._wire is not None, "only PostgreSQL is behind a wire"
+        """Cut connections to PostgreSQL after a save and before its reply, so that the outcome of the commit is unknown."""
+        assert self._wire is not None, "only PostgreSQL is behind a proxy"
         self._flows = flows.SHORT
         wire = self._wire
         wire.cuts = 0
         while wire.cuts < count:
-            await self._feed()
+            await self._top_up_runs()
             wire.cut_before_the_answer_to_a_save()
             await asyncio.sleep(self._chance.uniform(0.0, 0.05))
         self.tally.injected["cuts"] += wire.cuts
 
     async def crashes(self, count: int) -> None:
-        """PostgreSQL is killed, and started again."""
+        """Kill PostgreSQL and start it again, `count` times."""
         server = self._place.server
         assert server is not None, "SQLite has no server to crash"
         self._flows = flows.SHORT
         for _ in range(count):
-            await self._feed()
+            await self._top_up_runs()
             await asyncio.sleep(self._chance.uniform(0.0, 0.5))
             await asyncio.to_thread(server.stop, "kill")
             await asyncio.sleep(self._chance.uniform(0.0, 1.0))
             await asyncio.to_thread(server.start)
             self.tally.injected["crashes"] += 1
 
-    async def _at_work(self) -> WorkerProcess:
-        """A worker that is up, at a random moment of its work."""
+    async def _pick_busy_worker(self) -> WorkerProcess:
+        """Return a random worker at a random moment of its work."""
         worker = self._chance.choice(self._workers)
         await until(partial(is_up, worker), "a worker", 120)
-        await self._feed()
+        await self._top_up_runs()
         await asyncio.sleep(self._chance.uniform(0.0, 0.4))
         return worker
 
-    async def _feed(self) -> None:
-        """Have some runs under way."""
+    async def _top_up_runs(self) -> None:
+        """Start runs until `RUNS_UNDER_WAY` runs are open."""
         lines = flows.ledger_lines(self._ledger)
         last = {"z", "d"}
         self._open -= {line.number for line in lines if line.what == "end" and line.step in last}
         for number in sorted(self._open) if len(self._open) == RUNS_UNDER_WAY else ():
-            # Those that failed for a reason of their own have no last line.
+            # A failed run has no line for its last step.
             run = self._runs[number][1]
-            if (await self._asked(partial(self.engine.get, run.id))).finished_at is not None:
+            if (await self._retry(partial(self.engine.get, run.id))).finished_at is not None:
                 self._open.discard(number)
         while len(self._open) < RUNS_UNDER_WAY:
             number = len(self._runs)
             name = self._chance.choice(sorted(flows.BODIES))
-            run = await self._asked(partial(self.engine.start, self._flows[name], number))
+            run = await self._retry(partial(self.engine.start, self._flows[name], number))
             self._runs[number] = (name, run)
             self._open.add(number)
-            if name == "told":
-                await self._asked(partial(self.engine.signal, run.id, "go", event_id="go"))
+            if name == "signaled":
+                await self._retry(partial(self.engine.signal, run.id, "go", event_id="go"))
 
-    async def _asked(self, ask: Any) -> Any:
-        """Ask the engine for something, for as long as its database is away."""
+    async def _retry(self, ask: Any) -> Any:
+        """Call the engine. Repeat the call for up to 60 seconds while the database is unavailable."""
         deadline = time.monotonic() + 60.0
         while True:
             try:
@@ -252,12 +252,12 @@ class Hunt:
     # ---------------------------------------------------------------------------------------- the verdict
 
     async def _end(self) -> None:
-        """Let everything end."""
+        """Wait until all runs have ended."""
         for worker in self._workers:
             await until(partial(is_up, worker), "a worker", 120)
         deadline = time.monotonic() + END_SECONDS_MAX
         for number, (name, run) in self._runs.items():
-            while (await self._asked(partial(self.engine.get, run.id))).finished_at is None:
+            while (await self._retry(partial(self.engine.get, run.id))).finished_at is None:
                 if time.monotonic() > deadline:
                     why = (await self.engine.runs.explain(run.id)).text
                     self.tally.stuck.append(f"{name} {number} ({run.id}): {why}")
@@ -280,7 +280,7 @@ class Hunt:
             view = await self.engine.get(run.id)
             tally.ended[view.status] += 1
             finished[number] = _FOREVER_US if view.finished_at is None else us(view.finished_at.timestamp())
-            # It is recorded that such a step begins before it does: from the end of the step before it on, nobody may know whether it has.
+            # The begin of an unrepeatable step is recorded first. After the end of the previous step, a crash leaves it unknown whether it began.
             steps = flows.STEPS[name]
             once_begun = any(
                 step in flows.UNREPEATABLE and ended[number, before] for before, step in pairwise(steps)
@@ -300,34 +300,34 @@ class Hunt:
                 if at > recorded + CLOCK_SLACK_US
             ]
         tally.doubled += [
-            f"{line.step} of {line.number} was begun by a worker that was told to end, and left for another"
-            for line in self._left(lines, begins, finished)
+            f"{line.step} of {line.number} was begun by a draining worker and left for another"
+            for line in self._abandoned_by_drain(lines, begins, finished)
         ]
         report = await examine_database(self.engine.store)
         tally.findings = [str(violation) for violation in report.violations]
         tally.recovery_seconds = self._recoveries(lines)
 
-    def _left(
+    def _abandoned_by_drain(
         self, lines: list[flows.Line], begins: dict[tuple[int, str], list[int]], finished: dict[int, int]
     ) -> Iterator[flows.Line]:
-        """What was begun by workers that were told to end, and not ended by them: but for what they had lost before, standing still."""
+        """Yield the steps that drained workers began and did not end, except those whose lease they had lost before the drain."""
         done = {(line.pid, line.number, line.step) for line in lines if line.what == "end"}
         for line in lines:
-            told_at = self._drained.get(line.pid)
-            if told_at is not None and (line.pid, line.number, line.step) not in done:
+            drained_at = self._drained.get(line.pid)
+            if drained_at is not None and (line.pid, line.number, line.step) not in done:
                 moments = (*begins[line.number, line.step], finished[line.number])
-                if not any(line.at_us < moment < told_at for moment in moments):
+                if not any(line.at_us < moment < drained_at for moment in moments):
                     yield line
 
     async def _recorded(self, name: str, run: RunHandle[Any]) -> list[tuple[str, int]]:
-        """The run's own steps, each with the moment at which it was recorded as done."""
+        """Return the recorded steps of the run itself, without its children, each with its time."""
         rows: list[CheckpointRow] = await self.engine.store.read("checkpoints_of", ids.run_int(run.id))
         own = [step for step in flows.STEPS[name] if not step.startswith("child")]
         done = sorted((row for row in rows if INNER_KEY_MARK not in row.name), key=lambda row: row.no)
         return [(step, row.at) for step, row in zip(own, done, strict=False) if row.state == "done"]
 
     def _recoveries(self, lines: list[flows.Line]) -> list[float]:
-        """Of each run that a killed worker was in the middle of: seconds until somebody went on with it."""
+        """Return, for each open step of a killed worker, the seconds until another worker continued the run."""
         found: list[float] = []
         for pid, died in self._deaths:
             mine = [line for line in lines if line.pid == pid and line.at_us <= died]
@@ -346,7 +346,7 @@ class Hunt:
 
 
 def is_up(worker: WorkerProcess) -> bool:
-    """Whether a worker has begun to claim; AssertionError where it has ended instead."""
+    """Whether a worker has started. Raises AssertionError if its process has ended."""
     text = worker.text
     assert worker.process.poll() is None, f"a worker ended with {worker.process.poll()}: {text[-2000:]}"
     return "worker_started" in text
@@ -357,7 +357,7 @@ def _now_us() -> int:
 
 
 def summary(tallies: list[Tally]) -> list[dict[str, str]]:
-    """A row for each place, as it is printed."""
+    """Return one table row for each tally."""
     rows = []
     for tally in tallies:
         p50, p99 = tally.percentile(0.5), tally.percentile(0.99)

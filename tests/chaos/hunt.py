@@ -1,11 +1,10 @@
-"""`make hunt`: the long form of the chaos tests, the fuzzers and the parts that take long to set up. It prints a table and exits 1 where
-anything did not hold.
+"""`make hunt`: long chaos tests, fuzzers, and checks that take long to set up. Prints a table and exits with 1 if a check failed.
 
-    python -m tests.chaos.hunt                       everything
-    python -m tests.chaos.hunt chaos --seed 7        one part, with what was drawn before
+    python -m tests.chaos.hunt                       all parts
+    python -m tests.chaos.hunt chaos --seed 7        one part, with the seed of an earlier hunt
 
-Parts: `chaos` (kills, stops, drains, cut connections, crashes of PostgreSQL), `simulate` (seeds beyond those of the suite), `fuzz` (the
-property tests and schemathesis with many cases), `pgbouncer` (the stores' conformance behind a pooler).
+Parts: `chaos` (kills, stops, drains, cut connections, crashes of PostgreSQL), `simulate` (more seeds than the test suite), `fuzz` (the
+property tests and schemathesis with many cases), `pgbouncer` (the conformance tests of the store through a pooler).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 ROOT = Path(__file__).parents[2]
 PARTS = ("chaos", "simulate", "fuzz", "pgbouncer")
 SEEDED = ("chaos", "simulate", "fuzz")
-"""The parts that draw from the seed; what it covers of `chaos` is in `harness.py`, law 3."""
+"""The parts that use the seed. Rule 3 of `harness.py` says what the seed determines in `chaos`."""
 KILLS, STOPS, DRAINS, CUTS, CRASHES = 150, 26, 20, 200, 10
 """Kills, stops and drains on each of the two stores; cuts and crashes on PostgreSQL."""
 SIMULATED_SEEDS = 5_000
@@ -37,7 +36,7 @@ FUZZED = {
     "parsers": ("tests/server/test_parser_cost.py",),
     "schemathesis": ("--numprocesses", "2", "tests/server/test_openapi.py", "-k", "schemathesis"),
 }
-"""What draws its cases at random (`tests/cases.py`), as pytest is told; schemathesis on one store in each process."""
+"""Tests with random cases (`tests/cases.py`) -> pytest arguments. Schemathesis tests one store in each process."""
 FUZZ_SECONDS_MAX = 3_600
 
 
@@ -51,7 +50,7 @@ async def hunt_sqlite(seed: int, share: float, folder: Path) -> Tally:
 
 
 async def hunt_postgres(seed: int, share: float, folder: Path) -> Tally:
-    """The same on PostgreSQL, with connections that are cut and a server that crashes."""
+    """Kills, stops, drains, cut connections and server crashes on PostgreSQL."""
     with PrivatePostgres(QUICK_SETTINGS) as server:
         async with Hunt(Place("postgres", server.dsn(), server), folder, seed) as hunt:
             await hunt.kills(_share(KILLS, share))
@@ -67,7 +66,7 @@ def _share(count: int, share: float) -> int:
 
 
 def chaos(seed: int, share: float) -> bool:
-    """Hunt on both stores; whether everything held."""
+    """Hunt on both stores. Return whether all checks passed."""
     tallies = []
     for place in (hunt_sqlite, hunt_postgres):
         say(f"{place.__name__}: python -m tests.chaos.hunt chaos --seed {seed} --share {share:g}")
@@ -79,14 +78,13 @@ def chaos(seed: int, share: float) -> bool:
 
 
 def print_tally(tally: Tally) -> None:
-    """What did not hold, each on a line."""
+    """Print one line for each problem."""
     for kind in ("lost", "doubled", "stuck", "findings"):
         for line in getattr(tally, kind):
             print(f"{tally.place} {kind}: {line}")
 
 
 def print_table(rows: list[dict[str, str]]) -> None:
-    """Columns of their own width."""
     names = list(rows[0])
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
     for row in ({name: name for name in names}, *rows):
@@ -94,13 +92,13 @@ def print_table(rows: list[dict[str, str]]) -> None:
 
 
 def simulate(seed: int, share: float) -> bool:
-    """Simulated worlds that the suite does not run."""
+    """Simulate seeds that the test suite does not run."""
     seeds = _share(SIMULATED_SEEDS, share)
     return run(sys.executable, "-m", "tenure.cli", "simulate", "--start", str(seed), "--seeds", str(seeds))
 
 
 def fuzz(seed: int, share: float) -> bool:
-    """The property tests and schemathesis, with many cases."""
+    """Run the property tests and schemathesis with many cases."""
     with tempfile.TemporaryDirectory(prefix="tenure-hunt-") as folder:
         noted = Path(folder, "tally")
         given = {
@@ -127,40 +125,36 @@ def fuzz(seed: int, share: float) -> bool:
 
 
 def pgbouncer(_seed: int, _share: float) -> bool:
-    """The conformance suite behind a pooler in transaction mode."""
+    """Run the conformance tests through a pooler in transaction mode."""
     return run(sys.executable, "-m", "tests.chaos.pgbouncer")
 
 
 def run(*words: str, **environment: str) -> bool:
-    """Run a program; whether it ended well."""
+    """Run a program. Return whether its exit code is 0."""
     say(" ".join(words[1:]))
     return subprocess.run(words, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode == 0
 
 
 def say(what: str) -> None:
-    """Progress, with the time."""
+    """Print progress to stderr, with the time."""
     print(f"{time.strftime('%H:%M:%S')}  {what}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
-    """Hunt; 1 where anything did not hold."""
+    """Hunt. Return 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.hunt", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="the parts to run (default: all)")
     parser.add_argument(
-        "parts", nargs="*", choices=[*PARTS, []], help="what to hunt in; everything by default"
+        "--seed", type=int, default=random.randrange(2**31), help="the seed of faults and cases"
     )
-    parser.add_argument(
-        "--seed", type=int, default=random.randrange(2**31), help="what faults and cases are drawn from"
-    )
-    parser.add_argument(
-        "--share", type=float, default=1.0, help="how much of the usual count: 0.1 is a tenth"
-    )
+    parser.add_argument("--share", type=float, default=1.0, help="a factor for all counts: 0.1 runs a tenth")
     given = parser.parse_args()
     held = {
         part: globals()[part](given.seed, given.share) for part in PARTS if part in (given.parts or PARTS)
     }
     for part, well in held.items():
         drawn = f" (--seed {given.seed})" if part in SEEDED else ""
-        print(f"{part}: {'held' if well else 'DID NOT HOLD'}{drawn}")
+        print(f"{part}: {'passed' if well else 'FAILED'}{drawn}")
     return 0 if all(held.values()) else 1
 
 

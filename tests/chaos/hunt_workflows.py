@@ -1,4 +1,4 @@
-"""Workflows that are hunted: each step writes to a ledger outside Tenure when it begins and when it has ended."""
+"""The workflows of a hunt. Each step writes to a ledger outside Tenure when it begins and when it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEED = "HUNT_SEED"
 
 
 def note(what: str, number: int, step: str) -> None:
-    """Append a line to the ledger, at once: a line is there if and only if its moment has come."""
+    """Append a line to the ledger immediately, so that a crash cannot lose it."""
     line = f"{time.time_ns() // 1000} {os.getpid()} {what} {number} {step}\n".encode()
     ledger = os.open(os.environ[LEDGER], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -33,14 +33,14 @@ class Line:
 
 
 def ledger_lines(path: Path) -> list[Line]:
-    """All lines that are whole."""
+    """Return all complete lines."""
     text = path.read_text() if path.exists() else ""
     return [Line(line) for line in text.splitlines(keepends=False) if line.count(" ") == 4]
 
 
 async def _work(number: int, name: str) -> str:
     note("begin", number, name)
-    # Of the seed, so that a step takes as long in every process and in every hunt with that seed.
+    # With the same seed, a step takes the same time in every process and every hunt.
     chance = random.Random(f"{os.environ.get(SEED)} {number} {name}")
     await asyncio.sleep(chance.uniform(0.0, 0.08))
     note("end", number, name)
@@ -49,13 +49,13 @@ async def _work(number: int, name: str) -> str:
 
 @tenure.step(retries=5)
 async def repeatable(number: int, name: str) -> str:
-    """It may be repeated until it is recorded, and never after that."""
+    """A step that may be repeated until it is recorded."""
     return await _work(number, name)
 
 
 @tenure.step(retries=0, idempotent=False)
 async def unrepeatable(number: int, name: str) -> str:
-    """It may begin once."""
+    """A step that may begin only once."""
     return await _work(number, name)
 
 
@@ -63,9 +63,9 @@ STEPS = {
     "chain": ("a", "b", "c", "d"),
     "careful": ("a", "once", "z"),
     "family": ("a", "child0", "child1", "z"),
-    "told": ("a", "z"),
+    "signaled": ("a", "z"),
 }
-"""The steps of each workflow's run; those of its children have its number too."""
+"""Workflow -> its steps. Steps of children have the number of the parent run."""
 UNREPEATABLE = frozenset({"once"})
 
 
@@ -80,7 +80,7 @@ async def _careful(number: int) -> None:
     await repeatable(number, "z")
 
 
-async def _told(number: int) -> None:
+async def _signaled(number: int) -> None:
     await repeatable(number, "a")
     await tenure.wait("go")
     await repeatable(number, "z")
@@ -88,7 +88,7 @@ async def _told(number: int) -> None:
 
 @tenure.workflow
 async def hunted_child(number: int, name: str) -> None:
-    """Started by `family`."""
+    """The child workflow of `family`."""
     await repeatable(number, name)
 
 
@@ -100,9 +100,9 @@ async def _family(number: int) -> None:
     await repeatable(number, "z")
 
 
-BODIES = {"chain": _chain, "careful": _careful, "told": _told, "family": _family}
+BODIES = {"chain": _chain, "careful": _careful, "signaled": _signaled, "family": _family}
 ORDINARY = {name: tenure.workflow(name=f"hunted_{name}")(body) for name, body in BODIES.items()}
-"""With the leases that everybody gets."""
+"""Workflows with the default lease."""
 SHORT = {name: tenure.workflow(name=f"short_{name}", lease="2s")(body) for name, body in BODIES.items()}
-"""With leases that a stopped worker outlives."""
+"""Workflows with a short lease, which expires during a pause of a worker."""
 globals().update({flow.name: flow for flow in (*ORDINARY.values(), *SHORT.values())})

@@ -1,7 +1,7 @@
-"""Connectors for worker processes that are struck between an INTENT and its call, or right behind the call.
+"""Connectors that send a signal to their own worker process between an INTENT and its call, or right after the call.
 
-A file `before` or `after` in the folder says with which signal (its first word), once so many calls (its second) have come there.
-What became of a call that was begun is noted in `calls`.
+A file `before` or `after` in the folder plans a signal: its first word is the name of the signal, its second word the number of calls
+that must reach this point first. The file `calls` records the outcome of each call.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from tenure.govern.connector import ConnectorCall
 from tenure.govern.connectors.http import HttpConnector
 from tenure.sdk import Workflow
 from tenure.testing.doubles.service import Mode
-from tests.govern.act_service import REPEATS, way_to
+from tests.govern.act_service import REPEATS, local_service
 
 FOLDER, SERVICE = "STRUCK_FOLDER", "STRUCK_{}"
 
 
 class KillingConnector(HttpConnector):
-    """A way to a service; its name is the service's mode."""
+    """A connector to a service double, named after the mode of the double."""
 
     def __init__(self, mode: Mode) -> None:
         lookup = "/effects/{key}" if mode == "found" else ""
-        super().__init__(mode, way_to(os.environ[SERVICE.format(mode)]), repeats=REPEATS[mode], lookup=lookup)
+        super().__init__(
+            mode, local_service(os.environ[SERVICE.format(mode)]), repeats=REPEATS[mode], lookup=lookup
+        )
 
     async def call(self, call: ConnectorCall) -> Any:
-        """Send the request, if nothing strikes before."""
-        await _strike("before")
+        """Send the request, with the planned signals before and after it."""
+        await _send_planned_signal("before")
         try:
             result = await super().call(call)
         except Exception as fault:
             _note("calls", f"{self.name} {fault}")
             raise
         _note("calls", f"{self.name} answered")
-        await _strike("after")
+        await _send_planned_signal("after")
         return result
 
 
@@ -47,8 +49,8 @@ def _note(name: str, text: str) -> None:
         file.write(text.encode() + b"\n")
 
 
-async def _strike(when: str) -> None:
-    """Whoever comes there before the last of so many waits for it: nobody calls, or tells its answer, before the strike."""
+async def _send_planned_signal(when: str) -> None:
+    """Send the planned signal once enough calls are here. Earlier calls wait, so that none continues before the signal."""
     planned = Path(os.environ[FOLDER]) / when
     _note(f"{when}.seen", "here")
     if not planned.exists():
@@ -57,12 +59,12 @@ async def _strike(when: str) -> None:
     if len(planned.with_suffix(".seen").read_text().splitlines()) >= int(count):
         planned.unlink()
         os.kill(os.getpid(), signal.Signals[how])
-    while planned.exists():  # noqa: ASYNC110 - another call of this process ends it, or the process
+    while planned.exists():  # noqa: ASYNC110 - another call of this process removes the file
         await asyncio.sleep(0.01)
 
 
 async def _three() -> list[int]:
-    """One effect at each of the three services, at once."""
+    """Make one effect at each of the three services, concurrently."""
 
     async def one(mode: str) -> int:
         done = await tenure.act(f"{mode}.post", target={"url": "/effects"}, fields={"json": {"for": mode}})

@@ -1,8 +1,8 @@
 """The store behind pgbouncer in transaction mode: `python -m tests.chaos.pgbouncer`.
 
-Runs the conformance suite of the store through Debian trixie's pgbouncer, with pgbouncer's own settings (start-up
-parameters are refused) and then with the settings of the store on the role; and looks whether a pgbouncer older than
-1.21 (Debian bookworm's) is refused with a sentence. Prints one line; its exit code is 0 where all is well.
+Runs the conformance tests of the store through the pgbouncer of Debian trixie: first with the default settings of
+pgbouncer, which refuse startup parameters, then with the settings of the store on the role. Also checks that a pgbouncer
+older than 1.21 (Debian bookworm) is refused with an error. Prints one line. The exit code is 0 if everything passed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres, _unprivileged
 
 SUITE = "tests/conformance"
 NOT_POOLED = (
-    "test_postgres.py",  # looks at the server's own sessions
+    "test_postgres.py",  # inspects the sessions of the server
     "test_migrate_postgres.py",
     "test_query_plans_postgres.py",
     "test_postgres_reach.py",
 )
-"""Files of the suite that speak to sessions of the server by themselves."""
-NOT_POOLED_TESTS = "postgres_reads_pages_from_indexes or work_in_another_process_is_noticed"
-"""Likewise; and LISTEN, which needs a session: `hears_beside` looks at that."""
+"""Test files that use sessions of the server directly."""
+NOT_POOLED_TESTS = "postgres_reads_pages_from_indexes or woken_by_work_from_another_process"
+"""Tests that use sessions directly. One of them uses LISTEN, which `is_woken_by_listen_dsn` checks instead."""
 START_SECONDS_MAX = 30.0
 
 
@@ -43,7 +43,7 @@ START_SECONDS_MAX = 30.0
 def pgbouncer(
     program: Path, server: PrivatePostgres, settings: Mapping[str, str] | None = None
 ) -> Iterator[int]:
-    """pgbouncer before a private PostgreSQL; its port on 127.0.0.1."""
+    """Start pgbouncer in front of a private PostgreSQL. Yields its port on 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -97,12 +97,12 @@ def _wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def dsn_of(port: int, database: str = "postgres") -> str:
-    """The address of a database behind a pgbouncer."""
+    """Return the URL of a database behind pgbouncer."""
     return f"postgresql://postgres@127.0.0.1:{port}/{database}?sslmode=disable"
 
 
 def run_suite(port: int, more: list[str]) -> str:
-    """The conformance suite behind it: the last line that pytest prints."""
+    """Run the conformance tests through pgbouncer. Return the last line that pytest prints."""
     ignored = [f"--ignore={SUITE}/{name}" for name in NOT_POOLED]
     command = [
         sys.executable,
@@ -125,8 +125,8 @@ def run_suite(port: int, more: list[str]) -> str:
     return re.sub(r", \d+ deselected| in .*|=", "", last).strip()
 
 
-async def hears_beside(port: int, server: PrivatePostgres) -> bool:
-    """Whether a store behind the pooler is woken by another one, over connections that go beside it."""
+async def is_woken_by_listen_dsn(port: int, server: PrivatePostgres) -> bool:
+    """Whether one store behind the pooler wakes another through `listen_dsn`, which bypasses the pooler."""
     database = "tenure_bell"
     owner = await asyncpg.connect(server.dsn())
     await owner.execute(f"create database {database}")
@@ -135,7 +135,9 @@ async def hears_beside(port: int, server: PrivatePostgres) -> bool:
     await stores[0].migrate()
     for store in stores:
         await store.open()
-        while not await store.wait_for_work(START_SECONDS_MAX):  # it rings once by itself, when it listens
+        while not await store.wait_for_work(
+            START_SECONDS_MAX
+        ):  # the store wakes itself once when it starts to listen
             pass
     await stores[0].notify_work()
     heard = await stores[1].wait_for_work(START_SECONDS_MAX)
@@ -145,7 +147,7 @@ async def hears_beside(port: int, server: PrivatePostgres) -> bool:
 
 
 async def set_role(server: PrivatePostgres) -> None:
-    """Put the settings of the store on the role, as docs/operating.md says."""
+    """Set the settings of the store on the role, as docs/operating.md describes."""
     connection = await asyncpg.connect(server.dsn())
     for name, value in {**LANE_SETTINGS, "lock_timeout": "30000"}.items():
         await connection.execute(f"alter role postgres set {name} = '{value}'")
@@ -153,13 +155,13 @@ async def set_role(server: PrivatePostgres) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """See above; arguments go to pytest."""
+    """Run the program. The arguments go to pytest."""
     new = install("trixie", ["pgbouncer"]) / "usr/sbin/pgbouncer"
     old = install("bookworm", ["pgbouncer"]) / "usr/sbin/pgbouncer"
     with PrivatePostgres(QUICK_SETTINGS) as server:
         with pgbouncer(new, server) as port:
-            if not asyncio.run(hears_beside(port, server)):
-                print("pgbouncer: nobody is woken over --listen-db")
+            if not asyncio.run(is_woken_by_listen_dsn(port, server)):
+                print("pgbouncer: a store with --listen-db was not woken")
                 return 1
             plain = run_suite(port, arguments)
         with pgbouncer(old, server, {"ignore_startup_parameters": "default_transaction_isolation"}) as port:
@@ -169,7 +171,7 @@ def main(arguments: list[str]) -> int:
             except TenureError as refused:
                 refusal = refused.code
         if refusal != "STORE_POOLER_REFUSED":
-            print(f"pgbouncer: an older one is not refused: {refusal!r}")
+            print(f"pgbouncer: version 1.18 was not refused: {refusal!r}")
             return 1
         asyncio.run(set_role(server))
         with pgbouncer(new, server) as port:

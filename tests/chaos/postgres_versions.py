@@ -1,7 +1,7 @@
 """The store's conformance suite on other versions of PostgreSQL: `python -m tests.chaos.postgres_versions 15 17 18`.
 
-`make postgres VERSION=15` does the same. 15 and 17 are Debian's (bookworm, trixie), installed into a folder; 18 is that of
-the tests. Prints one line per version; its exit code is 0 where all is well.
+`make postgres VERSION=15` does the same. Versions 15 and 17 come from Debian (bookworm, trixie) and are installed into a folder.
+Version 18 is the one that the tests use anyway. Prints one line per version. The exit code is 0 if everything passed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tests.chaos.debian import PartsUnavailable, install
 
 SUITES = {"15": "bookworm", "17": "trixie"}
 OWN = "18"
-"""The version of the wheel that the tests bring along."""
+"""The version in the wheel that the tests depend on."""
 TESTS = ("tests/conformance", "-k", "postgres")
 
 
 def environment_of(version: str) -> dict[str, str]:
-    """The environment in which the tests use this version."""
+    """Return the environment that makes the tests use this version."""
     given = {
         name: value for name, value in os.environ.items() if name not in ("TENURE_TEST_DSN", "TENURE_PG_BIN")
     }
@@ -33,7 +33,7 @@ def environment_of(version: str) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Versions, and behind `--` what else pytest is told instead of the conformance suite."""
+    """Test each version. Arguments after `--` go to pytest instead of the conformance tests."""
     versions, _, tests = " ".join(arguments).partition(" -- ")
     wrong = 0
     for version in versions.split() or [*SUITES, OWN]:

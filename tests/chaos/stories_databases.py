@@ -1,4 +1,4 @@
-"""Stories of what databases and processes do to each other, for the bugs of `planted_bugs.py`."""
+"""Stories about several processes on one database, for the bugs of `story_bugs.py`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.conformance.world import Place, World
 from tests.simulation.planted_bugs import Change
 
 
-async def nobody_waits_for_a_stale_message(folder: Path) -> None:
-    """A lease is taken away while its holder has messages under way and does not wait for the answers."""
-    said: list[str] = []
+async def a_stale_message_without_a_waiting_sender(folder: Path) -> None:
+    """A lease is revoked while two of its messages are in flight, and their sender does not wait for the replies."""
+    errors: list[str] = []
 
-    def hear(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        said.append(context["message"])
+    def record(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        errors.append(context["message"])
 
-    asyncio.get_running_loop().set_exception_handler(hear)
+    asyncio.get_running_loop().set_exception_handler(record)
     async with World(Place("sqlite", str(folder / "world.db"))) as w:
         lease = await w.begin()
         await w.revoke(lease)
@@ -38,11 +38,11 @@ async def nobody_waits_for_a_stale_message(folder: Path) -> None:
             w.orchestrator.submit(message)
         await w.settle()
     gc.collect()
-    assert said == [], f"the loop was told: {said}"
+    assert errors == [], f"the loop logged: {errors}"
 
 
-async def a_run_is_made_anew_under_its_id(folder: Path) -> None:
-    """One process knows a run, another deletes it and makes one with its id, which comes to the same version."""
+async def a_run_is_deleted_and_its_id_reused(folder: Path) -> None:
+    """One process caches a run. Another process deletes it and creates a run with the same id, which reaches the same version."""
     async with World(Place("sqlite", str(folder / "world.db")), orchestrators=2) as here:
         there = here.through(1)
         run = await here.create(workflow="first", plan=["work"])
@@ -59,16 +59,16 @@ async def a_run_is_made_anew_under_its_id(folder: Path) -> None:
 
 BUGS = {
     "answer-nobody-asked-for": (
-        "a refused message whose sender has gone away is reported as an exception that was never retrieved",
+        "a refused message whose sender has gone is logged as an exception that was never retrieved",
         (Change(futures.fail_future, "        future.exception()", "        pass"),),
-        nobody_waits_for_a_stale_message,
-        "the loop was told: .*exception was never retrieved",
+        a_stale_message_without_a_waiting_sender,
+        "the loop logged: .*exception was never retrieved",
     ),
     "quick-way-without-head": (
-        "the quick way compares a run's version only: it writes over another run with the same id",
+        "a save from the cache compares only the version, so it overwrites another run with the same id",
         (Change(batch.build_save, "save.heads[run.id] = work.head", "pass"),),
-        a_run_is_made_anew_under_its_id,
+        a_run_is_deleted_and_its_id_reused,
         "I51 event 2: its hash does not follow",
     ),
 }
-"""Name -> what it breaks, how, the story that notices it, and what that then says. Registered in `planted_bugs.py`."""
+"""Name -> the fields of a `PlantedBug`. Registered in `story_bugs.py`."""

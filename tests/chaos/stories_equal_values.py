@@ -1,4 +1,4 @@
-"""Stories of equal values: what must hold of keys and digests, shown on a real store."""
+"""Stories about step inputs and idempotency keys, for the bugs of `story_bugs.py`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ async def _pay(amount: int) -> Any:
 pay = Workflow(_pay, name="pay")
 
 
-class _Refusing:
-    """Makes no input, for good."""
-
+class _FailingResolver:
     async def resolve(self, _run: int, _wanted: Any) -> tuple[Any, ...]:
-        raise TenureError("INVALID_INPUT", "it is not what it should be")
+        raise TenureError("INVALID_INPUT", "the input is invalid")
 
 
-async def a_step_whose_input_is_refused_fails(folder: Path) -> None:
-    """The input of a step is refused for good: the step fails with the reason, and nobody waits for it until the deadline."""
+async def a_step_with_unresolvable_input_fails(folder: Path) -> None:
+    """The input of a step can never be resolved. The step fails with the reason instead of waiting for its deadline."""
     declared = load_workflow("name: w\nsteps:\n  - {id: a, uses: t, with: {r: '${{ run.id }}'}}\n")
     async with Engine(f"sqlite:{folder / 'inputs.db'}", sweep=False) as engine:
-        engine.orchestrator.resolver = _Refusing()
+        engine.orchestrator.resolver = _FailingResolver()
         run = await engine.submit(declared, {})
         await engine.settle()
         (step,) = await engine.runs.steps(run.id)
         assert (step.state, step.reason) == ("failed", "EXPRESSION_FAILED"), f"the step is {step.state}"
 
 
-async def a_key_stands_for_one_amount(folder: Path) -> None:
-    """Two requests under one key that differ in the last digit of a large integer are not one request."""
+async def one_key_with_two_amounts_is_refused(folder: Path) -> None:
+    """Two requests have the same key and differ in the last digit of a large integer. The second request is refused."""
     async with Engine(f"sqlite:{folder / 'keys.db'}") as engine:
         first = await engine.submit(pay, {"amount": 9007199254740993}, key="invoice-7")
         again = await engine.submit(pay, {"amount": 9007199254740993}, key="invoice-7")
@@ -46,4 +44,4 @@ async def a_key_stands_for_one_amount(folder: Path) -> None:
         other = None
         with suppress(TenureError):
             other = await engine.submit(pay, {"amount": 9007199254740992}, key="invoice-7")
-        assert other is None, f"another amount was answered with {other.id}"
+        assert other is None, f"another amount returned run {other.id}"

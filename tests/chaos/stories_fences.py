@@ -1,4 +1,4 @@
-"""Stories about fences: who may change what a run has, and what its commands may see."""
+"""Stories about artifacts of ended leases, confined commands, reported runs and file modes, for the bugs of `story_bugs.py`."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from tests.engine.stage import Stage, stage
 from tests.simulation.planted_bugs import Change
 
 
-async def statement_changes_no_status(folder: Path) -> None:
-    """Somebody's word that a run was reported is in its view and its history, and its status is what it was."""
+async def a_reported_statement_does_not_change_the_status(folder: Path) -> None:
+    """A person states that a run was reported. The statement is in the view of the run, and the status is unchanged."""
     async with stage(f"sqlite:{folder / 'story.db'}") as engine:
         run = await engine.create("w", [StepSpec(name="build")], profile="delta-ci")
         await engine.complete(await engine.claim())
-        said = await engine.runs.mark_reported(run, actor="ada")
+        statement = await engine.runs.mark_reported(run, actor="ada")
         seen = await engine.get(run)
-        assert seen.reported_statement == said
-        assert seen.shown == "SUCCESS", f"a word made the run {seen.shown}"
+        assert seen.reported_statement == statement
+        assert seen.shown == "SUCCESS", f"the statement made the run {seen.shown}"
 
 
 async def _upload(engine: Stage, lease: Lease, body: bytes) -> ArtifactRow:
-    """As a runner's upload does: the bytes first, then the row."""
+    """Store the bytes, then the row, as a runner's upload does."""
     await engine.artifacts.put(body, ids.run_text(lease.run_id))
     row = ArtifactRow(
         run_id=lease.run_id,
@@ -59,8 +59,8 @@ async def _upload(engine: Stage, lease: Lease, body: bytes) -> ArtifactRow:
     return await put_artifact(engine.store, row, late_seconds=600)
 
 
-async def late_file_lies_beside_the_accepted_one(folder: Path) -> None:
-    """A lease that has ended changes no file of a run that succeeded."""
+async def a_late_upload_does_not_replace_the_accepted_file(folder: Path) -> None:
+    """A worker uploads a file again after its lease has ended. The run keeps the accepted file."""
     async with stage(f"sqlite:{folder / 'story.db'}") as engine:
         run = await engine.create("w", [StepSpec(name="build")])
         lease = await engine.claim()
@@ -81,8 +81,8 @@ steps:
 """
 
 
-async def command_sees_no_secret(folder: Path) -> None:
-    """A command of a workflow file sees neither its worker's secrets nor its database."""
+async def a_command_cannot_read_secrets(folder: Path) -> None:
+    """A command of a workflow file tries to read a secret of its worker, environments and the database."""
     secret, database = folder / "secret", folder / "tenure.db"
     secret.write_text("marker-of-a-secret")
     hide(secret)
@@ -104,8 +104,8 @@ steps:
 """
 
 
-async def command_sees_no_secret_that_is_rotated(folder: Path) -> None:
-    """A key is replaced while a command runs, and the command does not see the new one either."""
+async def a_command_cannot_read_a_rotated_secret(folder: Path) -> None:
+    """A key file is replaced while a command runs. The command cannot read the new key."""
     keys, work = folder / "keys", folder / "work"
     for each in (keys, work):
         each.mkdir()
@@ -114,7 +114,7 @@ async def command_sees_no_secret_that_is_rotated(folder: Path) -> None:
     async with Engine(str(folder / "tenure.db")) as engine, engine.worker(Registry(), commands=True):
         run = await engine.submit(load_workflow(WAITS % (keys / "key", work), "patient.yaml"), {})
         result = asyncio.ensure_future(run.result())
-        while not ((work / "ready").exists() or result.done()):  # noqa: ASYNC110 - there is nobody to tell
+        while not ((work / "ready").exists() or result.done()):  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(0.01)
         (keys / "new").write_text("marker-of-a-secret")
         (keys / "new").replace(keys / "key")
@@ -133,17 +133,17 @@ steps:
 """
 
 
-async def command_cannot_change_its_worker(folder: Path) -> None:
-    """The program of a worker is read-only for its commands, whoever owns it."""
+async def a_command_cannot_write_to_its_workers_code(folder: Path) -> None:
+    """The code of a worker is read-only for its commands, whoever owns the files."""
     async with Engine(str(folder / "tenure.db")) as engine, engine.worker(Registry(), commands=True):
         run = await engine.submit(load_workflow(CHANGES % Path(tenure.__file__).parent, "meddling.yaml"), {})
         await run.result()
         (step,) = await engine.runs.steps(run.id)
-        assert step.output["stdout"] == "", "a command could change its worker's program"
+        assert step.output["stdout"] == "", "a command could change its worker's code"
 
 
-async def files_are_private(folder: Path) -> None:
-    """Whatever the umask says, a story leaves no file and no folder that others may look into."""
+async def files_are_private_under_any_umask(folder: Path) -> None:
+    """With umask 0, a run with an artifact and a seal makes only files and folders that other users cannot read."""
     before = os.umask(0)
     try:
         place = make_folder(folder / "place")
@@ -166,41 +166,41 @@ async def files_are_private(folder: Path) -> None:
 
 BUGS: dict[str, Any] = {
     "artifact-not-fenced": (
-        "a lease that has ended replaces the file that was accepted",
+        "an ended lease replaces the accepted file",
         (Change(put_artifact, "late=ended is not None", "late=False"),),
-        late_file_lies_beside_the_accepted_one,
+        a_late_upload_does_not_replace_the_accepted_file,
         "the run's file is b'late'",
     ),
     "command-sees-secrets": (
-        "what a command must not see is not hidden from it",
+        "secrets and the database are not hidden from commands",
         (Change(Confinement.command, "hidden()", "[]"),),
-        command_sees_no_secret,
+        a_command_cannot_read_secrets,
         "a command read its worker's secret",
     ),
     "command-sees-new-secrets": (
-        "a secret that is replaced while a command runs can be seen by it",
+        "a command can read a secret that is replaced while it runs",
         (
             Change(
                 Confinement.command, "shared_folders(user, cwd)", "[os.path.dirname(one) for one in hidden()]"
             ),
         ),
-        command_sees_no_secret_that_is_rotated,
+        a_command_cannot_read_a_rotated_secret,
         "a command read its worker's new key",
     ),
     "command-changes-its-worker": (
-        "the program of a worker can be written by its commands",
+        "a command can write to the code of its worker",
         (Change(Confinement.command, "kept_paths(self.user)", "[]"),),
-        command_cannot_change_its_worker,
-        "a command could change its worker's program",
+        a_command_cannot_write_to_its_workers_code,
+        "a command could change its worker's code",
     ),
     "database-for-everybody": (
-        "the umask decides who can read a database",
+        "the umask decides who can read the database file",
         (Change(connection.open_connection, "make_database_file(path)", "pass"),),
-        files_are_private,
+        files_are_private_under_any_umask,
         r"tenure\.db is 0644",
     ),
     "statement-shown-as-reported": (
-        "somebody's word that a run was reported makes it REPORTED",
+        "a person's statement that a run was reported makes it REPORTED",
         (
             Change(
                 facts.attest_reported,
@@ -208,8 +208,8 @@ BUGS: dict[str, Any] = {
                 "spec = d.edit(spec)\n        d.edit_run().reported_at = d.now",
             ),
         ),
-        statement_changes_no_status,
-        "a word made the run REPORTED",
+        a_reported_statement_does_not_change_the_status,
+        "the statement made the run REPORTED",
     ),
 }
-"""What is wrong, how, the story that notices it, and what that then says: see `planted_bugs.PLANTED_BUGS`."""
+"""Name -> the fields of a `PlantedBug`. Registered in `story_bugs.py`."""

@@ -1,4 +1,4 @@
-"""Stories of governed acts, the ledger, the store's time and requests under a key, for `planted_bugs.py`."""
+"""Stories about governed acts, the ledger, the time of the store and request locks, for the bugs of `story_bugs.py`."""
 
 from __future__ import annotations
 
@@ -33,19 +33,18 @@ rules:
 """
 
 
-async def five_acts_under_one_write(folder: Path) -> None:
-    """Five acts begin at the same time where the policy allows one write: the service hears of at most one."""
+async def five_concurrent_acts_under_a_limit_of_one_write(folder: Path) -> None:
+    """Five acts start at the same time, and the policy allows one write. The service gets at most one request."""
     with ServiceDouble() as service:
         async with lab_of(service, orders, policy=ONE_WRITE) as lab:
             run = await lab.start(orders, [1, 2, 3, 4, 5])
             with contextlib.suppress(TenureError):
                 await run.result()
-        assert len(service.effects) <= 1, f"the service heard of {len(service.effects)} writes"
+        assert len(service.effects) <= 1, f"the service got {len(service.effects)} writes"
 
 
-async def payloads_replaced_under_a_checkpoint(folder: Path) -> None:
-    """Every payload is replaced by somebody who can write the database; a checkpoint was kept. The check finds it, and
-    no bit of that checkpoint can be flipped unnoticed."""
+async def a_ledger_check_finds_replaced_payloads(folder: Path) -> None:
+    """Someone with write access to the database replaces every payload. A check against an older checkpoint finds the change."""
     signer = make_key(folder / "seal.key")
     async with Engine(f"sqlite:{folder / 'tenure.db'}", tenant="acme", sweep=False) as engine:
         await engine.create("build", [{"name": "compile", "tool": "make"}], input={"n": 1})
@@ -65,8 +64,8 @@ async def payloads_replaced_under_a_checkpoint(folder: Path) -> None:
         assert codes == {"PAYLOAD_CHANGED"}, f"the check found {sorted(codes)}"
 
 
-async def a_padding_bit_is_flipped(folder: Path) -> None:
-    """A bit that stands for nothing is flipped in a checkpoint's signature: it is no checkpoint any more."""
+async def a_checkpoint_with_a_flipped_padding_bit_is_refused(folder: Path) -> None:
+    """An unused bit in the base64 text of a checkpoint's signature is flipped. The checkpoint is refused."""
     signer = make_key(folder / "seal.key")
     note = (await sign_checkpoint(signer, "tenure/abc/acme", 1, bytes(32), 0)).note
     last = note.rstrip("=\n")[-1]
@@ -75,12 +74,12 @@ async def a_padding_bit_is_flipped(folder: Path) -> None:
     place = len(note.rstrip("=\n")) - 1
     with contextlib.suppress(TenureError):
         signed_notes.parse_checkpoint(note[:place] + other + note[place + 1 :])
-        raise AssertionError("two texts are one checkpoint")
+        raise AssertionError("a second encoding of the checkpoint was accepted")
 
 
-async def a_call_is_late_more_often_than_its_retries(folder: Path) -> None:
-    """A busy machine stalls four times between the INTENT and the call of an act with two retries: nothing was called yet, so the
-    next attempt does it, once."""
+async def a_call_is_delayed_more_often_than_its_retries(folder: Path) -> None:
+    """A busy machine stalls four times between the INTENT and the call of an act with two retries. Nothing was sent, so the next
+    attempt makes the call, once."""
     stalls = iter([3600.0] * 4)
     slow = SimpleNamespace(boot_seconds=lambda: clock.boot_seconds() + next(stalls, 0.0))
     with (
@@ -94,8 +93,8 @@ async def a_call_is_late_more_often_than_its_retries(folder: Path) -> None:
         assert len(service.effects) == 1
 
 
-async def a_worker_an_hour_ahead(folder: Path) -> None:
-    """A process whose clock is an hour ahead writes to a file beside others: the file's time is not its."""
+async def a_clock_one_hour_ahead(folder: Path) -> None:
+    """A process whose clock is one hour ahead writes to a shared SQLite file. The time of the file does not follow that clock."""
     machine, path = Machine(), folder / "t.db"
     async with (
         opened(path, clock=ProcessClock(machine)) as right,
@@ -104,11 +103,11 @@ async def a_worker_an_hour_ahead(folder: Path) -> None:
         await commit(right, machine, 1)
         machine.pass_time(1)
         await commit(wrong, machine, 2)
-        assert await commit(right, machine, 3) < 60, "approvals of half an hour have not expired"
+        assert await commit(right, machine, 3) < 60, "the wrong clock moved the time of the file"
 
 
-async def a_server_dies_with_a_request_in_process(folder: Path) -> None:
-    """A server has begun a request and is not heard of for a minute: another one goes on with it."""
+async def a_server_dies_during_a_request(folder: Path) -> None:
+    """A server starts a request and sends no heartbeat for a minute. Another server takes the request over."""
     wanted = KeyedRequest(tenant="acme", source="api", name="api:c:k", hash=b"h" * 32)
     async with Engine(f"sqlite:{folder / 'tenure.db'}", sweep=False) as engine:
         store = engine.store
@@ -117,5 +116,5 @@ async def a_server_dies_with_a_request_in_process(folder: Path) -> None:
         store.shift_clock(60_000_000)
         await register_worker(store, "%alive", (), 1, "1")
         assert isinstance(await IdempotencyRecords(store, "%alive").begin(wanted), HeldRecord), (
-            "it would answer 202 for five minutes"
+            "the request is still locked"
         )

@@ -1,4 +1,4 @@
-"""Stories about runs with many children, and about runs that come to their limit of recorded steps."""
+"""Stories about runs with many children and runs that reach their limit of recorded steps, for the bugs of `story_bugs.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ AHEAD = 5
 
 @tenure.step(name="many-one")
 async def one(number: int) -> int:
-    """A step that does nothing."""
     return number
 
 
@@ -41,18 +40,18 @@ child = Workflow(_child, name="many-child")
 parent = Workflow(_parent, name="many-parent")
 
 
-async def children_are_collected_by_few_rows(folder: Path) -> None:
-    """Collecting n children that have ended reads about n answers, however many are asked for at a time."""
+async def collecting_children_reads_few_rows(folder: Path) -> None:
+    """Collecting the results of n ended children reads about n rows, whatever the batch size."""
     rows = 0
     ended = asyncio.Event()
 
     @tenure.step
-    async def until_they_have_ended() -> None:
+    async def until_children_have_ended() -> None:
         await ended.wait()
 
     async def code(count: int) -> int:
         started = [await tenure.start(child, number) for number in range(count)]
-        await until_they_have_ended()
+        await until_children_have_ended()
         return sum([await each.result() for each in started])
 
     patient: Workflow[..., Any] = Workflow(code, name="many-patient")
@@ -70,14 +69,14 @@ async def children_are_collected_by_few_rows(folder: Path) -> None:
     ):
         async with Lab(patient, child, url=f"sqlite:{folder / 'story.db'}") as lab:
             run = await lab.start(patient, CHILDREN)
-            await lab.settle(leave="until_they_have_ended")
+            await lab.settle(leave="until_children_have_ended")
             ended.set()
             assert await run.result() == sum(range(CHILDREN))
     assert rows <= 3 * CHILDREN, f"{rows} rows were read"
 
 
 async def children_share_commits(folder: Path) -> None:
-    """Children that are started together are made together, and their parent is told of many at a time."""
+    """Children that are started together are created in shared commits, and shared commits report their ends to the parent."""
     async with Lab(parent, child, url=f"sqlite:{folder / 'story.db'}") as lab:
         run = await lab.start(parent, CHILDREN)
         assert await run.result() == sum(range(CHILDREN))
@@ -89,8 +88,8 @@ async def _long(count: int) -> int:
     return sum([await one(number) for number in range(count)])
 
 
-async def run_at_its_limit_waits_for_a_larger_one(folder: Path) -> None:
-    """A run that has recorded as many steps as its workflow allows is parked, and goes on where that allows more."""
+async def a_run_at_its_step_limit_continues_under_a_higher_limit(folder: Path) -> None:
+    """A run that has recorded `steps_max` steps is parked. It continues with a workflow that has a higher `steps_max`."""
     url = f"sqlite:{folder / 'story.db'}"
     small: Workflow[..., Any] = Workflow(_long, name="long", steps_max=10)
     async with Lab(small, url=url) as lab:
@@ -109,7 +108,7 @@ async def run_at_its_limit_waits_for_a_larger_one(folder: Path) -> None:
 
 BUGS: dict[str, tuple[str, tuple[Change, ...], Any, str]] = {
     "all-waits-for-each-answer": (
-        "every answer that a run goes on with reads all of its waits",
+        "every result that a run takes reads all of its waits",
         (
             Change(
                 execution_waits.ExecutionWaits._suspend,
@@ -117,20 +116,20 @@ BUGS: dict[str, tuple[str, tuple[Change, ...], Any, str]] = {
                 "self._lease_port.load_waits(0, 1 << 30)",
             ),
         ),
-        children_are_collected_by_few_rows,
+        collecting_children_reads_few_rows,
         r"\d+ rows were read",
     ),
     "children-one-by-one": (
-        "what a commit owes other runs is carried out one after the other, in a commit each",
+        "outbox rows of one commit are delivered one by one, each in its own commit",
         (Change(outbox.deliver_outbox, "if len(under_way) >= BATCH_COMMANDS_MAX", "if under_way"),),
         children_share_commits,
         r"\d+ commits were made",
     ),
     "fails-at-the-limit": (
-        "a run that comes to its limit of recorded steps fails instead of being parked",
+        "a run that reaches its limit of recorded steps fails instead of being parked",
         (Change(ExecutionJournal.begin_step, "self.fail_replay(", 'raise TenureError("LIMIT_EXCEEDED", '),),
-        run_at_its_limit_waits_for_a_larger_one,
+        a_run_at_its_step_limit_continues_under_a_higher_limit,
         "the run failed with LIMIT_EXCEEDED",
     ),
 }
-"""Name -> what it breaks, the changes that plant it, the story that notices, and what that then says."""
+"""Name -> the fields of a `PlantedBug`. Registered in `story_bugs.py`."""

@@ -1,4 +1,4 @@
-"""Short stories about two people: who has a hand in a run does not approve it, whoever they say they are."""
+"""Stories about separation of duties: a person involved in a run cannot approve it. For the bugs of `story_bugs.py`."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def _engine(folder: Path) -> Engine:
 
 async def _refused(engine: Engine, run: str, person: str, code: str, digest: str = "") -> None:
     found = await _code(engine.approve(run, approver=person, digest=digest))
-    assert found == code, f"{person} was answered {found}, not {code}"
+    assert found == code, f"{person} got {found}, not {code}"
 
 
-async def _code(asked: Awaitable[Any]) -> str | None:
-    """The code of a refusal; None: it was done."""
+async def _code(request: Awaitable[Any]) -> str | None:
+    """Return the code of the refusal, or None if the request succeeded."""
     try:
-        await asked
+        await request
     except TenureError as refused:
         return refused.code
     return None
 
 
-async def whoever_sent_the_signal_does_not_approve(folder: Path) -> None:
-    """Ada sends what decides what is proposed, and would approve it."""
+async def the_sender_of_a_signal_cannot_approve(folder: Path) -> None:
+    """Ada sends a signal that the run waits for, then tries to approve the run."""
     async with _engine(folder) as engine:
         run = await engine.create("w", [WAIT, GATE])
         await engine.signal(run, "news", {"amount": 1}, actor="person:ada")
@@ -53,8 +53,8 @@ async def whoever_sent_the_signal_does_not_approve(folder: Path) -> None:
         assert await engine.approve(run, approver="person:bob") == "approved"
 
 
-async def whoever_edited_the_schedule_does_not_approve(folder: Path) -> None:
-    """Bob's schedule, which Ada has changed."""
+async def the_editor_of_a_schedule_cannot_approve(folder: Path) -> None:
+    """Ada changes Bob's schedule, then tries to approve a run that it started."""
     async with _engine(folder) as engine:
         await engine.schedules.create("s", "w", "0 3 * * *", plan=[GATE], owner="person:bob", by="person:bob")
         await engine.schedules.edit("s", labels={"a": "b"}, by="person:ada")
@@ -63,20 +63,20 @@ async def whoever_edited_the_schedule_does_not_approve(folder: Path) -> None:
         assert await engine.approve(run, approver="person:carol") == "approved"
 
 
-async def nobody_confirms_their_own_edit(folder: Path) -> None:
-    """Ada changes Bob's schedule and confirms that herself."""
+async def an_editor_cannot_confirm_their_own_edit(folder: Path) -> None:
+    """Ada changes Bob's schedule, then tries to confirm the change."""
     async with _engine(folder) as engine:
         await engine.schedules.create("s", "w", "0 3 * * *", plan=[GATE], owner="person:bob", by="person:bob")
         shown = await engine.schedules.edit("s", labels={"a": "b"}, by="person:ada")
         ada = AdminActor(actor="person:ada", people="person:ada")
         records = ConfirmationRecords(Identity(engine.store), engine.tenant, ada)
         made = await records.confirm("schedule", "s", shown.revision)
-        assert made.row.unconfirmed == "person:ada", "hers is left"
+        assert made.row.unconfirmed == "person:ada", "Ada confirmed her own edit"
         assert await _code(records.confirm("schedule", "s", shown.revision)) == "SECOND_PERSON_NEEDED"
 
 
-async def an_administrator_is_one_person_under_any_name(folder: Path) -> None:
-    """Ada makes X, who makes Y: Y would approve what Ada asks for."""
+async def an_administrator_cannot_approve_through_other_accounts(folder: Path) -> None:
+    """Ada creates X, and X creates Y. Y tries to approve a run of Ada's."""
     async with _engine(folder) as engine:
         identity = Identity(engine.store)
         operator = engine.scoped(tenant=engine.tenant, caller=OPERATOR)
@@ -97,26 +97,26 @@ async def an_administrator_is_one_person_under_any_name(folder: Path) -> None:
         assert await engine.approve(run, approver="person:y") == "approved"
 
 
-async def an_answer_to_something_else_is_stale(folder: Path) -> None:
-    """A gate without a digest is answered with one, and a decided proposal once more."""
+async def a_decision_with_a_wrong_digest_is_stale(folder: Path) -> None:
+    """Ada approves a gate that has no digest, and names a digest."""
     async with _engine(folder) as engine:
         run = await engine.create("w", [GATE])
         await _refused(engine, run, "person:ada", "APPROVAL_STALE", digest="ab" * 32)
         assert await engine.approve(run, approver="person:ada") == "approved"
 
 
-async def a_decided_question_says_so(folder: Path) -> None:
-    """It has been approved, and its run has ended since."""
+async def a_decided_approval_is_reported_as_decided(folder: Path) -> None:
+    """Bob decides an approval that Ada has decided, after the run has ended."""
     async with _engine(folder) as engine:
         run = await engine.create("w", [GATE])
         [asked] = await engine.approvals.list(run)
         assert await engine.approve(run, approver="person:ada") == "approved"
         again = engine.approve(run, approver="person:bob", no=asked.no)
         found = await _code(again)
-        assert found == "APPROVAL_DECIDED", f"bob was answered {found}"
+        assert found == "APPROVAL_DECIDED", f"bob got {found}"
 
 
-async def _with_another_way() -> str:
+async def _with_fallback() -> str:
     try:
         await (await tenure.start(keyed, "one")).result()
     except tenure.ChildFailed:
@@ -124,16 +124,16 @@ async def _with_another_way() -> str:
     return "done"
 
 
-with_another_way = Workflow(_with_another_way, name="with_another_way")
+with_fallback = Workflow(_with_fallback, name="with_fallback")
 
 
-async def whoever_froze_an_action_does_not_approve(folder: Path) -> None:
-    """Ada freezes what a child run was to do, so that its parent goes another way, and would approve that."""
-    del folder  # a lab has its own
+async def a_person_who_froze_an_action_cannot_approve(folder: Path) -> None:
+    """Ada freezes the action of a child run, then tries to approve the fallback of the parent run."""
+    del folder  # the lab has its own folder
     with ServiceDouble() as service:
-        async with lab_of(service, keyed, with_another_way) as lab:
+        async with lab_of(service, keyed, with_fallback) as lab:
             await PolicyRegistry(lab.engine.store, "default").freeze("*", "person:ada")
-            run = await lab.start(with_another_way)
+            run = await lab.start(with_fallback)
             assert await run.reaches("waiting_approval") == "waiting_approval"
             (asked,) = await lab.engine.approvals.list(run.id)
             await _refused(lab.engine, run.id, "person:ada", "APPROVER_IS_REQUESTER", asked.digest or "")
@@ -141,46 +141,46 @@ async def whoever_froze_an_action_does_not_approve(folder: Path) -> None:
 
 BUGS: dict[str, tuple[Any, ...]] = {
     "signal-senders-uncounted": (
-        "whoever sends the signal that decides what is proposed approves it",
+        "the sender of a signal can approve the run that took the signal",
         (Change(waits.deliver_event, "        add_involved_people(d, SYSTEM, row.senders)\n", ""),),
-        whoever_sent_the_signal_does_not_approve,
-        "person:ada was answered None, not APPROVER_IS_REQUESTER",
+        the_sender_of_a_signal_cannot_approve,
+        "person:ada got None, not APPROVER_IS_REQUESTER",
     ),
     "schedule-editors-uncounted": (
-        "whoever has changed a colleague's schedule approves its runs",
+        "a person who changed a colleague's schedule can approve its runs",
         (Change(scheduler.build_scheduled_run, "        involved=schedule.unconfirmed,\n", ""),),
-        whoever_edited_the_schedule_does_not_approve,
-        "person:ada was answered None, not APPROVER_IS_REQUESTER",
+        the_editor_of_a_schedule_cannot_approve,
+        "person:ada got None, not APPROVER_IS_REQUESTER",
     ),
     "freezers-uncounted": (
-        "whoever freezes an action of a run approves what is done instead",
+        "a person who froze an action of a run can approve the fallback",
         (Change(acts._involve_freezers, "add_involved_people(d, SYSTEM, people)", "pass"),),
-        whoever_froze_an_action_does_not_approve,
-        "person:ada was answered None, not APPROVER_IS_REQUESTER",
+        a_person_who_froze_an_action_cannot_approve,
+        "person:ada got None, not APPROVER_IS_REQUESTER",
     ),
     "own-edit-confirmed": (
-        "whoever has made an edit confirms it",
+        "the author of an edit can confirm it",
         (Change(ConfirmationRecords._left, "concerned or ties.linked_with(one) & mine", "concerned"),),
-        nobody_confirms_their_own_edit,
-        "hers is left",
+        an_editor_cannot_confirm_their_own_edit,
+        "Ada confirmed her own edit",
     ),
     "second-name-is-a-second-person": (
-        "an administrator approves as somebody made by somebody they made",
+        "an administrator can approve through an account that was created by an account they created",
         (Change(LinkedPeople.linked_with, "left += new", "left += []"),),
-        an_administrator_is_one_person_under_any_name,
-        "person:y was answered None, not APPROVER_IS_REQUESTER",
+        an_administrator_cannot_approve_through_other_accounts,
+        "person:y got None, not APPROVER_IS_REQUESTER",
     ),
     "digest-of-nothing-ignored": (
-        "an answer that names a digest is taken for a question that has none",
+        "a decision that names a digest is accepted for an approval without a digest",
         (Change(waits._check_shown, "(approval.digest or c.digest) and", "approval.digest and"),),
-        an_answer_to_something_else_is_stale,
-        "person:ada was answered None, not APPROVAL_STALE",
+        a_decision_with_a_wrong_digest_is_stale,
+        "person:ada got None, not APPROVAL_STALE",
     ),
     "decided-called-terminal": (
-        "a second answer to a decided question is told that the run has ended",
+        "a second decision on an approval gets the error that the run has ended",
         (Change(waits.decide_approval, 'approval.status == "canceled" and d.run', "d.run"),),
-        a_decided_question_says_so,
-        "bob was answered RUN_TERMINAL",
+        a_decided_approval_is_reported_as_decided,
+        "bob got RUN_TERMINAL",
     ),
 }
-"""By name: what it breaks, how, the story that notices it, and what that then says."""
+"""Name -> the fields of a `PlantedBug`. Registered in `story_bugs.py`."""

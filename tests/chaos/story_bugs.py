@@ -1,8 +1,8 @@
-"""Bugs that the simulator cannot show: each is planted into the real code, and a short story must notice it.
+"""Planted bugs that the simulator cannot find. A story finds each of them.
 
-A story is an async function that takes an empty folder. It plays on a real store, and asserts what must hold by what
-can be seen from outside: the doctor's findings, a ledger of effects kept outside Tenure, an answer to a client.
-Bugs that the simulator does show are in `tests/simulation/planted_bugs.py`.
+A story is an async function that takes an empty folder. It uses a real store and checks only what is visible from outside:
+findings of the doctor, a log of effects outside Tenure, replies to a client.
+Bugs that the simulator finds are in `tests/simulation/planted_bugs.py`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Story = Callable[[Path], Awaitable[None]]
 
 
 class PlantedBug(NamedTuple):
-    """A bug, and the story that must fail while it is there."""
+    """A bug, and the story that must fail while the bug is planted."""
 
     what: str
     changes: tuple[Change, ...]
     story: Story
     noticed: str
-    """What the story says when it fails (a pattern): any other failure, as of its set-up, notices nothing."""
+    """A pattern for the message of the failed story. A failure with any other message does not count."""
 
 
 PLANTED_BUGS: dict[str, PlantedBug] = {
@@ -51,19 +51,19 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     **{name: PlantedBug(*bug) for name, bug in DATABASE_BUGS.items()},
     **{name: PlantedBug(*bug) for name, bug in stories_many_children.BUGS.items()},
     "outdated-verdict": PlantedBug(
-        "a call is intended although a fact that its verdict relied on has changed",
+        "an intention is recorded although a fact behind its verdict has changed",
         (Change(acts._still_holds, "if relied is None:", "if True:"),),
-        stories_governance.five_acts_under_one_write,
+        stories_governance.five_concurrent_acts_under_a_limit_of_one_write,
         r"I58 verdict 3: relied on 0 to 0 writes; the run had made 1",
     ),
     "unchecked-payloads": PlantedBug(
-        "the check of a ledger passes over payloads that are not what the histories name",
+        "a ledger check ignores payloads that do not match the histories",
         (Change(audit._Runs._one, "for code, compare in _COMPARED:", "for code, compare in _COMPARED[:3]:"),),
-        stories_governance.payloads_replaced_under_a_checkpoint,
+        stories_governance.a_ledger_check_finds_replaced_payloads,
         r"the check found \[\]",
     ),
     "loose-base64": PlantedBug(
-        "bits of a proof or a checkpoint that stand for nothing may be anything",
+        "unused bits in the encoding of a proof or checkpoint can have any value",
         (
             Change(
                 canonical.decode_base64,
@@ -71,23 +71,23 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
                 "return body",
             ),
         ),
-        stories_governance.a_padding_bit_is_flipped,
-        "two texts are one checkpoint",
+        stories_governance.a_checkpoint_with_a_flipped_padding_bit_is_refused,
+        "a second encoding of the checkpoint was accepted",
     ),
     "rounded-integers": PlantedBug(
-        "digests write integers as doubles, so that two amounts beyond 2^53 are one",
+        "digests convert integers to doubles, so two different amounts above 2^53 get the same digest",
         (Change(canonical.canonical_number, "str(int(value))", "str(int(float(value)))"),),
-        stories_equal_values.a_key_stands_for_one_amount,
-        "another amount was answered with",
+        stories_equal_values.one_key_with_two_amounts_is_refused,
+        "another amount returned run",
     ),
     "refused-input-forgotten": PlantedBug(
-        "what owes a step its input is forgotten when that is refused for good: the step waits for ever",
+        "after a permanent failure to resolve its input, a step waits forever",
         (Change(outbox._failure, 'row.topic == "resolve"', "False"),),
-        stories_equal_values.a_step_whose_input_is_refused_fails,
+        stories_equal_values.a_step_with_unresolvable_input_fails,
         "the step is pending",
     ),
     "drain-begins-steps": PlantedBug(
-        "a worker that was asked to end begins the next step of its run",
+        "a draining worker starts the next step of its run",
         (
             Change(
                 StepCalls._run,
@@ -96,36 +96,35 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
             ),
             Change(LeaseSession.check_begin, "if self.draining:", "if False:"),
         ),
-        stories_drain.ends_between_steps,
-        "a worker that ends began another step",
+        stories_drain.a_draining_worker_starts_no_step,
+        "a draining worker started another step",
     ),
     "lease-counts-from-its-answer": PlantedBug(
-        "a lease counts from the moment at which its answer was read, however long that lay in the socket",
+        "a worker counts its lease from the moment it read the reply, however long the reply was in the socket",
         (
             Change(
                 LocalWorkSource._claim, "lease.asked_at = asked_at", "lease.asked_at = clock.boot_seconds()"
             ),
         ),
-        stories_drain.begins_nothing_after_its_lease,
-        "a step began under a lease that had ended",
+        stories_drain.a_paused_worker_starts_nothing_under_an_ended_lease,
+        "a step started under an ended lease",
     ),
     "late-for-good": PlantedBug(
-        "a call that was certainly not made, because its time was over, fails for good",
+        "a call that was never sent because its deadline had passed fails permanently",
         (Change(act_calls.ActCaller._retry_after, " and fault.code != LATE:", ":"),),
-        stories_governance.a_call_is_late_more_often_than_its_retries,
+        stories_governance.a_call_is_delayed_more_often_than_its_retries,
         "the act ended with not done",
     ),
     "fastest-clock-wins": PlantedBug(
-        "a clock that is far from what the time of a SQLite file should be is believed",
+        "a clock that is far from the time of a SQLite file moves that time",
         (Change(FileClock.read, "if abs(apart) <= DOUBT_US:", "if True:"),),
-        stories_governance.a_worker_an_hour_ahead,
-        "approvals of half an hour have not expired",
+        stories_governance.a_clock_one_hour_ahead,
+        "the wrong clock moved the time of the file",
     ),
     "lock-of-the-dead": PlantedBug(
-        "the lock of a request stands although the server that holds it is silent",
+        "the request lock of a dead server is not released",
         (Change(idempotency._is_silent, "if holder is None:", "if True:"),),
-        stories_governance.a_server_dies_with_a_request_in_process,
-        "it would answer 202 for five minutes",
+        stories_governance.a_server_dies_during_a_request,
+        "the request is still locked",
     ),
 }
-"""By name."""

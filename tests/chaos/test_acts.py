@@ -1,7 +1,7 @@
-"""Acts under crashes: whatever dies wherever, no call is made without an INTENT and no key has two effects (I36, I38, failure 26).
+"""Acts under crashes: after a crash at any point, no call was made without an INTENT and no key has two effects (I36, I38, failure 26).
 
-The service is a double with a log of its own, in the three modes that there are. The first half kills workers of a lab before and
-after every commit and every call; the second half kills and stops real processes.
+The service is a double with its own log, in all three modes. The first half kills workers of a lab before and after every commit and
+every call. The second half kills and pauses real processes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tests.worker.process import WorkerProcess
 INTENDED = "select count(*) from {}receipt where name = {} and state = 'intent'"
 
 
-class Watchful(ServiceDouble):
-    """A service that looks into the database whenever something is asked of it: whether that was intended."""
+class IntentCheckingService(ServiceDouble):
+    """A service double that checks in the database, at each write, that an intention was recorded."""
 
     def __init__(self, mode: Mode) -> None:
         super().__init__(mode)
@@ -47,7 +47,7 @@ class Watchful(ServiceDouble):
         return super().handle(request)
 
 
-def _in_sqlite(lab: Lab) -> Callable[[str], int]:
+def _count_in_sqlite(lab: Lab) -> Callable[[str], int]:
     def count(key: str) -> int:
         with closing(apsw.Connection(str(lab.folder / "lab.db"))) as database:
             found: int = database.execute(INTENDED.format("", "?"), (key,)).get
@@ -56,20 +56,20 @@ def _in_sqlite(lab: Lab) -> Callable[[str], int]:
     return count
 
 
-def _in_postgres(url: str) -> Callable[[str], int]:
-    async def asked(key: str) -> int:
+def _count_in_postgres(url: str) -> Callable[[str], int]:
+    async def count(key: str) -> int:
         connection = await asyncpg.connect(url)
         try:
             return int(await connection.fetchval(INTENDED.format("tenure.", "$1"), key))
         finally:
             await connection.close()
 
-    return lambda key: asyncio.run(asked(key))
+    return lambda key: asyncio.run(count(key))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
@@ -77,43 +77,43 @@ def place(request: pytest.FixtureRequest) -> str | None:
 @pytest.mark.parametrize("mode", ["honours", "found", "neither"])
 @pytest.mark.clause("GOV-08", "GOV-15")
 async def test_a_crash_anywhere_leaves_one_effect_per_key(mode: Mode, place: str | None) -> None:
-    asked_people = 0
-    with Watchful(mode) as service:
+    people_asked = 0
+    with IntentCheckingService(mode) as service:
 
         async def story(lab: Lab) -> None:
-            nonlocal asked_people
-            service.intended = _in_sqlite(lab) if place is None else _in_postgres(place)
+            nonlocal people_asked
+            service.intended = _count_in_sqlite(lab) if place is None else _count_in_postgres(place)
             run = await lab.start(keyed, key := f"order:{len(service.effects)}:{len(service.requests)}")
             try:
                 await run.result(within="1d")
             except LabStuck:
-                asked_people += 1
+                people_asked += 1
                 (unknown,) = await receipts(lab, run)
                 happened = service.effects_of(key)
                 assert unknown.state == "unknown"
                 assert mode == "neither" or (mode == "found" and not happened), (
-                    "what can be known is not asked"
+                    "a person was asked about a known outcome"
                 )
                 await settle(lab, run, "done" if happened else "retry", result=b'{"json": {"no": 1}}')
                 await run.result(within="1d")
             assert service.effects_of(key) == 1
             assert [row.state for row in await receipts(lab, run)] == ["succeeded"]
 
-        told = await crash_everywhere(
+        crashes = await crash_everywhere(
             story, keyed, url=place, connectors=[connector(service.url, mode)], policy=ALLOW
         )
-        assert told >= 9, "a claim, the INTENT, the call and what became of it, each before and after"
+        assert crashes >= 9, "crashes before and after the claim, the INTENT, the call and the outcome"
         assert service.unintended == []
-        # Four crashes leave an INTENT behind, two of them with an effect that can be found. "Not found" permits no second call.
-        assert asked_people == {"honours": 0, "found": 2, "neither": 4}[mode]
+        # Four crashes leave an INTENT, two of them with an effect that a lookup finds. "Not found" does not permit a second call.
+        assert people_asked == {"honours": 0, "found": 2, "neither": 4}[mode]
 
 
 @pytest.mark.guard_seconds(180)
 async def test_a_crash_anywhere_asks_people_once() -> None:
-    with Watchful("honours") as service:
+    with IntentCheckingService("honours") as service:
 
         async def story(lab: Lab) -> None:
-            service.intended = _in_sqlite(lab)
+            service.intended = _count_in_sqlite(lab)
             run = await lab.start(keyed, key := f"order:{len(service.requests)}")
             await run.reaches("waiting_approval")
             (asked,) = await lab.engine.approvals.list(run.id)
@@ -130,14 +130,13 @@ async def test_a_crash_anywhere_asks_people_once() -> None:
 
 
 class Stage:
-    """Three services, a database with a policy, and worker processes that can be struck."""
+    """Three services, a database with a policy, and worker processes that signals hit at planned points."""
 
     def __init__(self, url: str, folder: Path, services: dict[Mode, ServiceDouble]) -> None:
         self.url, self.folder, self.services = url, folder, services
         (folder / "connectors.yaml").write_text(killing_connectors.CONNECTORS)
 
     def worker(self) -> WorkerProcess:
-        """A worker in a process of its own."""
         return WorkerProcess(
             self.url,
             "tests.chaos.killing_connectors",
@@ -145,17 +144,17 @@ class Stage:
             grace=1,
         )
 
-    def strike(self, when: str, how: str, count: int) -> None:
-        """The process that comes there is struck."""
+    def plan_signal(self, when: str, how: str, count: int) -> None:
+        """Send the signal `how` to the process once `count` of its calls reach the point `when`."""
         (self.folder / when).write_text(f"{how} {count}")
 
     def calls(self) -> list[str]:
-        """What became of calls."""
+        """The recorded outcomes of calls."""
         path = self.folder / "calls"
         return path.read_text().splitlines() if path.exists() else []
 
     def effects(self) -> dict[Mode, int]:
-        """What the services did."""
+        """The number of effects of each service."""
         return {mode: len(service.effects) for mode, service in self.services.items()}
 
 
@@ -172,7 +171,7 @@ def staged(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 async def unknowns(engine: Watched, run_id: str, count: int) -> list[ReceiptRow]:
-    """The actions of a run of which nobody knows how they ended, once there are so many."""
+    """Wait until a run has `count` receipts with an unknown outcome, and return them."""
 
     async def found() -> list[ReceiptRow]:
         rows = await engine.store.read("receipts_of", run_int(run_id))
@@ -183,8 +182,7 @@ async def unknowns(engine: Watched, run_id: str, count: int) -> list[ReceiptRow]
     return rows
 
 
-async def said(engine: Watched, receipt: ReceiptRow, how: Any) -> None:
-    """A person says how it ended."""
+async def settle_by_person(engine: Watched, receipt: ReceiptRow, how: Any) -> None:
     await engine.orchestrator.send(
         SettleReceipt(
             run_id=receipt.run_id,
@@ -203,11 +201,11 @@ async def said(engine: Watched, receipt: ReceiptRow, how: Any) -> None:
 async def test_a_process_killed_around_its_calls_leaves_one_effect_each(
     url: str, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Failure 26: looked up, replayed where that is idempotent, else a person is asked."""
+    """Failure 26: an outcome is looked up, an idempotent call is repeated, and otherwise a person is asked."""
     async with watching(url) as engine:
         await PolicyRegistry(engine.store, "default").install(killing_connectors.POLICY)
         with staged(url, tmp_path, monkeypatch) as stage:
-            stage.strike(when, "SIGKILL", 3)
+            stage.plan_signal(when, "SIGKILL", 3)
             with stage.worker() as first:
                 run = await engine.start(killing_connectors.three)
                 assert await asyncio.to_thread(first.wait, 60) == -signal.SIGKILL
@@ -218,7 +216,7 @@ async def test_a_process_killed_around_its_calls_leaves_one_effect_each(
                     {"neither"} if when == "after" else {"found", "neither"}
                 )
                 for row in lost:
-                    await said(engine, row, "done" if when == "after" else "retry")
+                    await settle_by_person(engine, row, "done" if when == "after" else "retry")
                 await engine.see_end(run.id)
             assert stage.effects() == dict.fromkeys(REPEATS, 1)
             assert {row.state for row in await engine.store.read("receipts_of", run_int(run.id))} == {
@@ -230,11 +228,11 @@ async def test_a_process_killed_around_its_calls_leaves_one_effect_each(
 async def test_a_process_paused_past_its_lease_does_not_make_its_intended_call(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Failure 26, its second half."""
+    """The second half of failure 26."""
     async with watching(url) as engine:
         await PolicyRegistry(engine.store, "default").install(killing_connectors.POLICY)
         with staged(url, tmp_path, monkeypatch) as stage:
-            stage.strike("before", "SIGSTOP", 1)
+            stage.plan_signal("before", "SIGSTOP", 1)
             with stage.worker() as stopped:
                 run = await engine.start(killing_connectors.one)
                 await until((tmp_path / "before.seen").exists, "the moment before the call")
@@ -244,6 +242,6 @@ async def test_a_process_paused_past_its_lease_does_not_make_its_intended_call(
                     (late,) = await until(stage.calls, "what became of the call")
                     assert "answered" not in late
                     assert stage.services["neither"].requests == []
-                    await said(engine, row, "retry")
+                    await settle_by_person(engine, row, "retry")
                     await engine.see_end(run.id)
             assert stage.effects()["neither"] == 1

@@ -1,4 +1,4 @@
-"""Workers that are restarted and stopped as processes: no step is begun twice that need not be. (I57)"""
+"""Restarted and paused worker processes repeat no step without need. (I57)"""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ async def test_a_rolling_restart_under_load_repeats_no_step(url: str, tmp_path: 
         workers = [WorkerProcess(url, "tests.worker.drain_flows", slots=4, grace=120) for _ in range(WORKERS)]
         try:
             for worker in workers:
-                await until(partial(_is_up, worker), "the worker", 100)  # else the signal just ends it
+                await until(
+                    partial(_is_up, worker), "the worker", 100
+                )  # before it is up, the signal would kill it
                 await until(partial(_more_than, folder, len(notes(folder)) + 2), "work under way", 100)
                 worker.signal(signal.SIGTERM)
                 assert await asyncio.to_thread(worker.wait, 130) == 0, worker.text
@@ -59,8 +61,8 @@ def _more_than(folder: str, count: int) -> bool:
 
 
 @contextmanager
-def remote(address: str, key: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A remote worker as a process."""
+def remote_worker(address: str, key: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a remote worker in a process."""
     script = (
         "import sys; from tenure.engine.entry_point import run_in_loop; from tenure.engine.worker_process import run_remote_worker;"
         " from tenure.cli.workflows.targets import load_target_definitions;"
@@ -82,17 +84,17 @@ async def test_a_paused_remote_worker_does_not_start_work_from_its_socket(url: s
         engine = s.engine.scoped(tenant="acme")
         key = await s.key("runner")
 
-        with remote(s.address, key, "sleeper") as sleeper:
+        with remote_worker(s.address, key, "sleeper") as sleeper:
             first = await engine.start(flows.short_single_step, folder, "first")
-            await first.result(wait=60)  # it is there, and asks again
+            await first.result(wait=60)  # the worker is up and waits for its next claim
             sleeper.send_signal(signal.SIGSTOP)
             run = await engine.start(flows.short_single_step, folder, "stale")
 
             async def granted() -> bool:
                 return (await engine.get(run.id)).status == "running"
 
-            await until(granted, "the answer in its socket")
-            with remote(s.address, key, "other"):
+            await until(granted, "the claim's reply in the worker's socket")
+            with remote_worker(s.address, key, "other"):
                 await run.result(wait=60)
             sleeper.send_signal(signal.SIGCONT)
             last = await engine.start(flows.short_single_step, folder, "last")
@@ -109,14 +111,14 @@ async def test_a_killed_remote_worker_on_the_servers_host_loses_its_leases_immed
         engine = s.engine.scoped(tenant="acme")
         key = await s.key("runner")
         run = await engine.start(flows.patient, folder)
-        with remote(s.address, key, "same") as worker:
+        with remote_worker(s.address, key, "same") as worker:
             await until(lambda: "at gate" in notes(folder), "the step")
             worker.kill()
-            with remote(s.address, key, "same"):
-                await until(lambda: notes(folder).count("at gate") == 2, "its heir")
+            with remote_worker(s.address, key, "same"):
+                await until(lambda: notes(folder).count("at gate") == 2, "the second attempt")
                 open_gate(folder, "gate")
                 await run.result(wait=60)
         rows: list[AttemptRow] = await engine.store.read("attempts_of", run_int(run.id))
         assert [row.state for row in rows] == ["stale", "succeeded"]
         assert rows[0].ended_at is not None
-        assert rows[0].ended_at < rows[0].expires_at, "it had to run out"
+        assert rows[0].ended_at < rows[0].expires_at, "the lease ended only when it expired"

@@ -1,4 +1,4 @@
-"""Failure 25: eight processes on one SQLite file. Nobody is told that the database is locked, and every run ends once."""
+"""Failure 25: eight processes on one SQLite file. No process reports a locked database, and every run ends once."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ async def test_eight_workers_on_one_file_end_every_run_once(tmp_path: Path, fold
             for worker in workers:
                 worker.signal(signal.SIGTERM)
             assert [worker.wait(30) for worker in workers] == [0] * PROCESSES
-            said = "\n".join(worker.text for worker in workers).lower()
-        assert "locked" not in said
-        assert "busy" not in said
-        assert "failed" not in said.replace("failed=0", "")
+            output = "\n".join(worker.text for worker in workers).lower()
+        assert "locked" not in output
+        assert "busy" not in output
+        assert "failed" not in output.replace("failed=0", "")
         counts = Counter(flows.notes(folder))
         assert set(counts) == {f"r{n} {part}" for n in range(RUNS) for part in "abc"}
         assert set(counts.values()) == {1}, "a step ran twice although nothing was lost"

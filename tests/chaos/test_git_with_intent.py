@@ -1,5 +1,5 @@
-"""Git With Intent, 5.1 and 5.4, with real processes: a crash, a partition and an out-of-memory kill orphan a run; it
-is resumed from its checkpoint, or failed with RUN_ORPHANED."""
+"""Git With Intent, 5.1 and 5.4, with real processes: a crash, a partition or an out-of-memory kill orphans a run. The run
+continues from its checkpoint or fails with RUN_ORPHANED."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.worker.process import WorkerProcess
 DISASTERS = ("crash", "partition", "out of memory")
 
 
-class Island:
-    """A worker that something will happen to."""
+class StruckWorker:
+    """A worker that a disaster can hit."""
 
     def __init__(self, worker: WorkerProcess, folder: str, wire: TcpProxy | None) -> None:
         self._worker = worker
@@ -27,20 +27,20 @@ class Island:
         self._wire = wire
 
     def strike(self, disaster: str) -> None:
-        """Let it happen."""
+        """Let the disaster happen."""
         if disaster == "crash":
             self._worker.signal(signal.SIGKILL)
         elif disaster == "out of memory":
             flows.open_gate(
                 self._folder, "memory is short"
-            )  # the kernel kills the process in the middle of its step
+            )  # the process is killed in the middle of its step
         elif self._wire is not None:
             self._wire.mute()
-        else:  # nobody can be cut off from a file; a process that stands still says just as little
+        else:  # a file has no network to cut, so pause the process instead
             self._worker.signal(signal.SIGSTOP)
 
     def heal(self, disaster: str) -> None:
-        """It is back, as far as it can be."""
+        """End a partition. The other disasters cannot be undone."""
         if disaster != "partition":
             return
         if self._wire is not None:
@@ -50,26 +50,26 @@ class Island:
 
 
 @asynccontextmanager
-async def island(url: str, folder: str) -> AsyncIterator[Island]:
-    """A worker on a line of its own."""
+async def struck_worker(url: str, folder: str) -> AsyncIterator[StruckWorker]:
+    """Run a worker process, on PostgreSQL behind its own proxy."""
     if url.startswith("sqlite:"):
         with WorkerProcess(url, name="island") as worker:
-            yield Island(worker, folder, None)
+            yield StruckWorker(worker, folder, None)
         return
     async with TcpProxy(url).serve() as wire:
         with WorkerProcess(wire.dsn, name="island") as worker:
-            yield Island(worker, folder, wire)
+            yield StruckWorker(worker, folder, wire)
 
 
 async def orphaned(engine: Watched, run_id: str) -> bool:
-    """Whether the history says that the run has lost its owner."""
+    """Whether the history has an expired lease."""
     return any(event.kind == "lease_expired" for event in await engine.runs.events(run_id))
 
 
 @pytest.mark.clause("GWI-16", "GWI-19")
 @pytest.mark.parametrize("disaster", DISASTERS)
 async def test_an_orphaned_run_continues_from_its_checkpoint(url: str, folder: str, disaster: str) -> None:
-    async with watching(url) as engine, island(url, folder) as owner:
+    async with watching(url) as engine, struck_worker(url, folder) as owner:
         run = await engine.start(flows.intent, folder)
         await until(lambda: "at gate" in flows.notes(folder), "the step")
         owner.strike(disaster)
@@ -93,7 +93,7 @@ async def test_an_orphaned_run_continues_from_its_checkpoint(url: str, folder: s
 async def test_an_orphaned_run_without_a_checkpoint_fails_with_the_orphan_error(
     url: str, folder: str, disaster: str
 ) -> None:
-    async with watching(url) as engine, island(url, folder) as owner:
+    async with watching(url) as engine, struck_worker(url, folder) as owner:
         run = await engine.start(flows.intent_without_checkpoint, folder)
         await until(lambda: "at gate" in flows.notes(folder), "the step")
         owner.strike(disaster)
@@ -101,7 +101,7 @@ async def test_an_orphaned_run_without_a_checkpoint_fails_with_the_orphan_error(
         assert (await engine.get(run.id)).reason == "RUN_ORPHANED"
         before = await engine.runs.events(run.id)
         owner.heal(disaster)
-        flows.open_gate(folder, "gate")  # should the old owner still be there: its word counts no more
+        flows.open_gate(folder, "gate")  # if the old owner is still alive, its messages are refused
         other = await engine.start(flows.quick, folder, "alive")
         async with engine.worker(flows.quick):
             await engine.see_end(other.id)

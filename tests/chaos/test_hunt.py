@@ -1,4 +1,4 @@
-"""The short form of `make hunt`: a few faults of each kind, on both stores; nothing is lost, doubled or stuck."""
+"""The short form of `make hunt`: a few faults of each kind, on both stores. Nothing is lost, doubled or stuck."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tools.postgres_server import QUICK_SETTINGS, PrivatePostgres
 
 
 def check(tally: Tally) -> None:
-    """Everything held."""
     wrong = [*tally.lost, *tally.doubled, *tally.stuck, *tally.findings]
     assert tally.clean, f"seed {tally.seed}: " + "; ".join(wrong)
     assert tally.ended["succeeded"] > tally.runs // 2, tally.ended

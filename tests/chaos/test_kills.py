@@ -1,4 +1,4 @@
-"""Failure 6: kill -9 at random points, again and again. Then everything ends right, and nothing happened too often."""
+"""Failure 6: after many SIGKILLs at random points, every run ends correctly and no step ran too often."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_kills_at_random_points_end_every_run_and_repeat_no_step_too_often
             for _ in range(KILLS):
                 await kill_one()
             for run in runs:
-                await until(partial(_over, engine, run.id), f"{run.id} (seed {seed})", 60)
+                await until(partial(_has_ended, engine, run.id), f"{run.id} (seed {seed})", 60)
             for worker in workers:
                 await until(partial(_is_up, worker), "a worker")
                 worker.signal(signal.SIGTERM)
@@ -59,16 +59,16 @@ async def test_kills_at_random_points_end_every_run_and_repeat_no_step_too_often
             row = await engine.get(run.id)
             ended[f"{row.status} {row.reason}"] += 1
             lost += (await engine.attempts(run.id)).count("stale")
-            assert counts[f"r{n} b"] <= 1, f"what may not be repeated was (seed {seed})"
+            assert counts[f"r{n} b"] <= 1, f"an unrepeatable step was repeated (seed {seed})"
             if row.status == "succeeded":
                 assert all(counts[f"r{n} {part}"] >= 1 for part in "abc"), f"a step was lost (seed {seed})"
-            else:  # killed between the start of what may not be repeated and its end
+            else:  # killed between the start and the end of the unrepeatable step
                 assert row.reason == "RUN_RESUME_FAILED", f"{row.status} {row.reason} (seed {seed})"
         assert sum(n for how, n in ended.items() if how.startswith("succeeded")) > len(runs) // 2, ended
-        assert lost >= KILLS // 2, f"hardly anything was under way when they were killed (seed {seed})"
+        assert lost >= KILLS // 2, f"too few steps were running at the kills (seed {seed})"
 
 
-async def _over(engine: Watched, run_id: str) -> bool:
+async def _has_ended(engine: Watched, run_id: str) -> bool:
     return (await engine.get(run_id)).finished_at is not None
 
 

@@ -1,4 +1,4 @@
-"""Each story of `planted_bugs.py` passes on the real code and fails with its bug, for the reason that the bug gives."""
+"""Each story of `story_bugs.py` passes on the real code and fails with its bug, with the message that the bug names."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Apps for the commands that run them."""
+"""Source code of apps for the tests of commands."""
 
 APP = '''
 """A release, as code."""
@@ -49,7 +49,7 @@ async def NAME_parent() -> str:
 
 
 def app(name: str) -> str:
-    """The app, with names of its own: workflows of all tests share one registry."""
+    """Return the source of an app. Its workflows have unique names, because all tests share one registry."""
     return APP.replace("NAME", name)
 
 

@@ -1,4 +1,4 @@
-"""The command line is run inside this process: what other tests have defined is not there for it."""
+"""Commands run inside this process, with an empty workflow registry as in a new process."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from tenure.sdk.definitions import registry
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_defined() -> Iterator[None]:
-    """A process of its own would begin with an empty registry."""
+def empty_registry() -> Iterator[None]:
+    """Clear the registry, because a separate process would start with an empty one."""
     workflows, tools = dict(registry.workflows), dict(registry.tools)
     registry.workflows.clear()
     registry.tools.clear()

@@ -1,4 +1,4 @@
-"""A hook in a database, as a server would have made it."""
+"""Hooks as rows, as a server creates them."""
 
 from tenure.engine import Engine
 from tenure.kernel.server_rows import HookRow
@@ -9,7 +9,7 @@ HOOK = "hk_" + "a" * 40
 
 
 async def add_hook(engine: Engine, name: str, rules: str, settings: str = "{}") -> None:
-    """A hook of Bob's, of the engine's tenant."""
+    """Add a hook of Bob to the tenant of the engine."""
     hook = HookRow(
         HOOK, engine.tenant, "default", "generic", name, '["env:X"]', rules, "person:bob", settings, 0, 0
     )

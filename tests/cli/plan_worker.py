@@ -1,4 +1,4 @@
-"""Being the worker of a plan, step by step: for tests of what the shell shows of it."""
+"""A worker that executes the steps of a plan on request, for tests of commands."""
 
 import asyncio
 from hashlib import sha256
@@ -18,7 +18,7 @@ def work(
     output: Any = None, *, fail: str = "", message: str = "", final: bool | None = None, once: bool = False,
     db: str = "tenure.db",
 ) -> list[str]:  # fmt: skip
-    """Take what is ready and complete it, or fail it, until nothing is ready any more; the steps that were taken."""
+    """Claim and complete (or fail) steps until none is ready. Return the names of the steps."""
 
     async def taken() -> list[str]:
         done: list[str] = []
@@ -29,10 +29,10 @@ def work(
                 if not leases:
                     return done
                 by = {**head(leases[0], 1), "context": Context("worker:me", "system", "test")}
-                said = Complete(**by, output=None if output is None else msgspec.json.encode(output))
+                completed = Complete(**by, output=None if output is None else msgspec.json.encode(output))
                 retryable = None if final is None else not final
                 failed = Fail(**by, code=fail, message=message.encode(), retryable=retryable)
-                await engine.orchestrator.send(failed if fail else said)
+                await engine.orchestrator.send(failed if fail else completed)
                 done.append(leases[0].name)
                 if once:
                     return done
@@ -41,7 +41,7 @@ def work(
 
 
 def hold(db: str = "tenure.db") -> str:
-    """Take the one step that is ready, and keep it; its name."""
+    """Claim the one ready step and keep the lease. Return the name of the step."""
 
     async def taken() -> str:
         async with Engine(db, sweep=False) as engine:
@@ -52,7 +52,7 @@ def hold(db: str = "tenure.db") -> str:
 
 
 async def upload(db: str, run: str, name: str, body: bytes) -> list[bool]:
-    """Record a file of each attempt that has a lease, as a runner's upload does; whether each is late."""
+    """Record a file for each leased attempt, as a runner's upload does. Return whether each file is late."""
     async with Engine(db, sweep=False) as engine:
         number = ids.run_int(run)
         await engine.artifacts.put(body, run)

@@ -1,4 +1,4 @@
-"""The command line, called in this process: quick enough for a test of each command."""
+"""Run commands inside this process, which is fast."""
 
 import json
 import sys
@@ -12,14 +12,14 @@ from tenure.cli.main import main
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
     def json(self) -> Any:
-        """What it printed for programs."""
+        """Return the printed JSON. The command must have succeeded."""
         assert self.code == 0, self.err
         return json.loads(self.out)
 
@@ -28,7 +28,7 @@ Tenure = Callable[..., Done]
 
 
 def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tenure:
-    """`tenure(…)` as it works in this folder, with its default database there."""
+    """Return `tenure(…)`, which runs a command in this folder with the default database in it."""
     monkeypatch.chdir(folder)
     monkeypatch.delenv("TENURE_DB", raising=False)
 

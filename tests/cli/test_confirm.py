@@ -1,4 +1,4 @@
-"""`tenure confirm` and `tenure tenants slack-app`: beside a database; tests/server has what a server does."""
+"""`tenure confirm` and `tenure tenants slack-app` with a local database. tests/server covers the server."""
 
 import asyncio
 import os
@@ -45,8 +45,8 @@ def test_the_database_owner_cannot_confirm_their_own_changes(tenure: Tenure) -> 
         *ACME,
     )
     assert tenure(*schedule, "--json").json()["unconfirmed"] == ["ada"]
-    told = tenure("confirm", "schedule", "s", "--revision", "1", *ACME, "--json").json()
-    assert told == {"kind": "schedule", "name": "s", "confirmed": ["ada"], "unconfirmed": []}
+    shown = tenure("confirm", "schedule", "s", "--revision", "1", *ACME, "--json").json()
+    assert shown == {"kind": "schedule", "name": "s", "confirmed": ["ada"], "unconfirmed": []}
     again = tenure("confirm", "schedule", "s", "--revision", "1", *ACME)
     assert again.out == "schedule s has nothing to confirm\n"
     assert tenure("confirm", "person", "ada", "--revision", "1", *ACME, "--json").code == 1
@@ -89,12 +89,12 @@ RULES = f"""[{{"when": "body.folder != '{LONG}'", "workflow": "tidy", "input": {
 
 async def _add_hook() -> None:
     async with Engine("tenure.db", tenant="acme", sweep=False) as engine:
-        name = "of the shop\nunconfirmed: nobody"  # no value looks like another field
+        name = "of the shop\nunconfirmed: nobody"  # the values are unlike any other field
         await add_hook(engine, name, RULES, '{"channel": "C0123456789"}')
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text within a value, line by line."""
+    """Yield every line of every text in a value."""
     if isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _texts(one)
@@ -103,7 +103,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def test_a_confirmation_shows_everything_that_is_confirmed(tenure: Tenure) -> None:
-    """What `show` prints has every text that `--json` has: nothing is cut, nothing is left out."""
+    """`show` prints every text that `--json` prints, in full."""
     asyncio.run(_add_hook())
     (Path.cwd() / "tidy.yaml").write_text(FLOW)
     (Path.cwd() / "plan.json").write_text(
@@ -132,15 +132,15 @@ def test_a_confirmation_shows_everything_that_is_confirmed(tenure: Tenure) -> No
     ):
         whole = tenure(*asked, *ACME, "--json").json()
         if asked[0] == "workflows":
-            whole["definition"] = whole["definition"]["document"]  # the rest of it is made from that
-        told = tenure(*asked, *ACME).out
-        assert LONG in told or asked[0] in ("clients", "people", "keys")
-        missing = [text for text in _texts(whole) if text not in told and _moment(text) not in told]
+            whole["definition"] = whole["definition"]["document"]  # the rest is derived from the document
+        shown = tenure(*asked, *ACME).out
+        assert LONG in shown or asked[0] in ("clients", "people", "keys")
+        missing = [text for text in _texts(whole) if text not in shown and _moment(text) not in shown]
         assert missing == [], asked
     lines = tenure("hooks", "show", HOOK, *ACME).out.splitlines()
     assert [line for line in lines if line.startswith("unconfirmed:")] == ["unconfirmed:   -"]
 
 
 def _moment(text: str) -> str:
-    """A moment as `show` says it, to the minute."""
+    """Return a time as `show` prints it, to the minute."""
     return text[:16].replace("T", " ")

@@ -1,4 +1,4 @@
-"""`tenure costs`, beside a database: what a run has spent, and all of them."""
+"""`tenure costs` with a local database, for one run and for all runs."""
 
 import asyncio
 from contextlib import suppress
@@ -41,7 +41,7 @@ async def _spent(*amounts: str) -> list[str]:
 
 
 async def _ended(run: Any) -> None:
-    with suppress(sdk.TenureError):  # one of them spends too much
+    with suppress(sdk.TenureError):  # one run exceeds its budget
         await run.result()
 
 

@@ -1,4 +1,4 @@
-"""Workers and servers that start while PostgreSQL is away: they say so, wait, and begin; or give up when the time is over."""
+"""Workers and servers that start while PostgreSQL is down report this, wait, and start later or give up at the limit."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def started(folder: Path, dsn: str, *command: str) -> AsyncIterator[asynci
 
 
 async def line_with(stream: asyncio.StreamReader | None, text: bytes) -> bytes:
-    """The next line with this text."""
+    """Return the next line that contains the text."""
     assert stream is not None
     while line := await stream.readline():
         if text in line:
@@ -61,9 +61,9 @@ async def test_commands_wait_for_postgresql_to_start(kind: str, tmp_path: Path) 
         await PostgresStore(server.dsn()).migrate()
         server.stop()
         async with started(tmp_path, server.dsn(), *COMMANDS[kind], "--wait-for-database", "0") as process:
-            _, told = await process.communicate()
-            assert b"STORE_UNAVAILABLE" in told
-            assert b"waiting" not in told
+            _, errors = await process.communicate()
+            assert b"STORE_UNAVAILABLE" in errors
+            assert b"waiting" not in errors
             assert process.returncode == 1
         async with started(tmp_path, server.dsn(), *COMMANDS[kind]) as process:
             assert b"60s at most" in await line_with(process.stderr, b"waiting for the database")

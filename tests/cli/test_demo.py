@@ -1,4 +1,4 @@
-"""The demonstration judges itself, and a judge must also be able to say no."""
+"""`tenure demo` checks its own result, and it detects a wrong result."""
 
 import os
 import pty
@@ -33,7 +33,7 @@ def test_the_demo_succeeds_and_prints_its_story(
         "test is done at attempt 2",
         "ada                   approved",
         "kill -9",
-        ": its lease has ended, and the run can be claimed",  # seen to be dead, or without heartbeats
+        ": its lease has ended, and the run can be claimed",  # a proven death, or missing heartbeats
         'deploy is done: ["us-1","us-2"]',
         "monitor               delivered 'deploy.healthy'",
         "verify is done: shop:v42 runs on 4 servers",
@@ -44,11 +44,11 @@ def test_the_demo_succeeds_and_prints_its_story(
     for part in in_order:
         before, found, rest = rest.partition(part)
         assert found, f"{part!r} does not come after:\n{before}"
-    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+    assert list(tmp_path.iterdir()) == [], "the demo left files"
 
 
 def test_the_demo_asks_the_user_at_a_terminal(tmp_path: Path) -> None:
-    """With a folder of its own, which is kept and not used twice."""
+    """With `--folder`, the folder is kept and cannot be used twice."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     command = (TENURE, "demo", "--folder", "kept")
@@ -65,7 +65,7 @@ def test_the_demo_asks_the_user_at_a_terminal(tmp_path: Path) -> None:
                     break
             while piece := os.read(ours, 65_536):
                 seen += piece
-        except OSError:  # how the end of a terminal shows itself
+        except OSError:  # the terminal is closed
             pass
         finally:
             os.close(ours)
@@ -81,22 +81,24 @@ def test_the_demo_asks_the_user_at_a_terminal(tmp_path: Path) -> None:
 
 async def test_an_unexpected_end_of_the_run_is_detected(tmp_path: Path) -> None:
     async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo", sweep_seconds=0.1) as engine:
-        said: list[DemoProgress] = []
+        progress: list[DemoProgress] = []
 
-        async def no_at_heart(question: Approval) -> DemoApproval:
+        async def cancel_then_reject(question: Approval) -> DemoApproval:
             await engine.cancel(question.run_id, reason="NOT_NEEDED")
             return DemoApproval(False, "ada")
 
         async def gone(*_: object, **__: object) -> str:
             return "canceled"
 
-        engine.reject = gone  # type: ignore[method-assign]  # the planted fault: it is canceled instead
-        verdict, lines, report = await DemoScenario(engine, tmp_path, said.append, no_at_heart).play()
+        engine.reject = gone  # type: ignore[method-assign]  # the planted fault: the run is canceled instead
+        verdict, lines, report = await DemoScenario(
+            engine, tmp_path, progress.append, cancel_then_reject
+        ).play()
     assert isinstance(verdict, DemoResult)
     assert verdict.problems == ["a rejection should end the run, but it is canceled (NOT_NEEDED)"]
     assert lines[-1].seq == len(lines)
     assert report.clean
-    assert {now.status for now in said} >= {"queued", "waiting_approval", "canceled"}
+    assert {now.status for now in progress} >= {"queued", "waiting_approval", "canceled"}
 
 
 async def test_a_worker_that_cannot_start_is_reported_with_its_output(
@@ -104,9 +106,9 @@ async def test_a_worker_that_cannot_start_is_reported_with_its_output(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
-    async def never(_: Approval) -> DemoApproval:
-        raise AssertionError("nobody is asked")
+    async def must_not_be_called(_: Approval) -> DemoApproval:
+        raise AssertionError("the demo asked for an approval")
 
     async with Engine(f"sqlite:{tmp_path}/d.db", actor="demo") as engine:
         with pytest.raises(Exception, match="a worker process ended unexpectedly"):
-            await DemoScenario(engine, tmp_path, lambda _: None, never).play()
+            await DemoScenario(engine, tmp_path, lambda _: None, must_not_be_called).play()

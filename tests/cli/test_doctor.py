@@ -1,4 +1,4 @@
-"""`tenure migrate` and `tenure doctor`, run as a person would."""
+"""`tenure migrate` and `tenure doctor`, run as processes."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What a newcomer has to be told: repeated events, parked runs, failed tries, missing files, titles and codes."""
+"""Hints for new users about repeated events, parked runs, failed tries, missing files, titles and codes."""
 
 import asyncio
 import json
@@ -47,7 +47,9 @@ def test_a_repeated_event_is_reported_and_its_id_cannot_be_reused(tenure: Tenure
     other = tenure("signal", run, "carrier.collected", "--id", "m1")
     assert other.code == 1
     assert "error INVALID_INPUT: event id 'm1' was already delivered as 'goo'" in other.err
-    assert tenure("runs", "why", run, "--json").json()["reason"] == "event", "the refusal has changed nothing"
+    assert tenure("runs", "why", run, "--json").json()["reason"] == "event", (
+        "the refused signal changed the run"
+    )
     assert tenure("signal", run, "carrier.collected", "--id", "m2").out == "taken\n"
     again = tenure("signal", run, "carrier.collected", "--id", "m2")
     assert (again.code, again.out) == (0, "already delivered: taken\n")
@@ -71,9 +73,9 @@ def test_a_step_shows_its_output_and_its_failed_tries(tenure: Tenure) -> None:
     shown = tenure("runs", "show", run).out
     assert "the image (failed before: STEP_LOST)" in shown
     assert "done:" not in shown
-    assert "in tenure)" not in shown, "the profile's word is the same"
-    told = tenure("runs", "events", run, "--timeline", "--json").json()
-    assert [(x["state"], x["attempt"], x["by"], x["about"]) for x in told if x["what"] == "build"] == [
+    assert "in tenure)" not in shown, "the kernel state is shown although the profile uses the same word"
+    timeline = tenure("runs", "events", run, "--timeline", "--json").json()
+    assert [(x["state"], x["attempt"], x["by"], x["about"]) for x in timeline if x["what"] == "build"] == [
         ("failed", 1, "first", "NETWORK_DOWN"),
         ("lost", 2, "second", "STEP_LOST"),
         ("taken over", 3, "third", ""),
@@ -84,8 +86,8 @@ def test_a_step_shows_its_output_and_its_failed_tries(tenure: Tenure) -> None:
 def test_failed_tries_of_checkpoints_are_in_the_timeline(tenure: Tenure) -> None:
     assert tenure("run", "told.py:told").code == 0
     (line,) = tenure("runs", "list", "--json").json()
-    told = tenure("runs", "events", line["id"], "--timeline", "--json").json()
-    tries = [x for x in told if x["what"] == "build"]
+    timeline = tenure("runs", "events", line["id"], "--timeline", "--json").json()
+    tries = [x for x in timeline if x["what"] == "build"]
     assert [(x["state"], x["attempt"]) for x in tries] == [("failed", 1), ("succeeded", 2)]
     assert tries[0]["about"].startswith("STEP_FAILED: ConnectionError: the network is down")
     assert tries[0]["by"]
@@ -122,10 +124,10 @@ def test_every_code_is_explained_and_empty_advice_is_omitted(tenure: Tenure) -> 
     refused = tenure("run", "told.py:nobody")
     assert "What to do" not in refused.err
     assert "More: tenure explain INVALID_INPUT" in refused.err
-    told = tenure("explain", "store_busy")
-    assert told.code == 0
-    assert "STORE_BUSY" in told.out
-    assert "What to do:" in told.out
+    explained = tenure("explain", "store_busy")
+    assert explained.code == 0
+    assert "STORE_BUSY" in explained.out
+    assert "What to do:" in explained.out
     assert tenure("explain", "STORE_BUSY", "--json").json()["retryable"] is True
     assert "RUN_NOT_FOUND" in tenure("explain").out
     assert "Not an error" in tenure("explain", "CONDITION_FALSE").out

@@ -1,4 +1,4 @@
-"""`tenure hooks`: what was set aside is found with its reason and carried out again, beside both databases and over a server."""
+"""`tenure hooks` finds deliveries that were set aside and replays them, with both databases and over a server."""
 
 import asyncio
 import os
@@ -36,17 +36,17 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-async def _tell(db: str) -> None:
-    """A hook of Bob's was told two things: one was ignored, one was set aside."""
+async def _make_deliveries(db: str) -> None:
+    """Make a hook of Bob with two deliveries: one ignored, one set aside."""
     async with Engine(db, tenant="acme", sweep=False) as engine:
         deliveries = HookDeliveries(engine.store)
         await add_hook(engine, "from the shop", RULES)
         for name, status, note in (("d-1", "ignored", "no rule fits"), ("d-2", "set_aside", WHY)):
             body = f'{{"folder": "{name}"}}'.encode()
-            told = DeliveryRow(
+            delivery = DeliveryRow(
                 HOOK, name, "acme", f"webhook:{name}", "sold", sha256(body).digest(), None, "{}", body, 0
             )
-            taken = await deliveries.take("generic", told)
+            taken = await deliveries.take("generic", delivery)
             assert taken is not None
             assert taken.held is not None
             await deliveries.settle("generic", taken.delivery, taken.held, status, note=note)
@@ -66,7 +66,7 @@ def _prepare(tenure: Tenure, db: str) -> None:
     assert tenure("tenants", "create", "acme", "--db", db).code == 0
     registered = tenure("workflows", "register", "tidy.yaml", *ACME, "--db", db)
     assert registered.code == 0, registered.err
-    asyncio.run(_tell(db))
+    asyncio.run(_make_deliveries(db))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -76,26 +76,26 @@ def db(request: pytest.FixtureRequest) -> str:
 
 def test_a_delivery_that_was_set_aside_is_found_and_replayed(tenure: Tenure, db: str) -> None:
     _prepare(tenure, db)
-    beside = (*ACME, "--db", db)
-    [hook] = tenure("hooks", "list", *beside, "--json").json()
+    options = (*ACME, "--db", db)
+    [hook] = tenure("hooks", "list", *options, "--json").json()
     assert (hook["id"], hook["owner"], hook["address"]) == (HOOK, "person:bob", f"/hooks/generic/{HOOK}")
-    assert HOOK in tenure("hooks", "list", *beside).out
-    assert len(tenure("hooks", "deliveries", HOOK, *beside, "--json").json()) == 2
-    [poison] = tenure("hooks", "deliveries", "--set-aside", *beside, "--json").json()
+    assert HOOK in tenure("hooks", "list", *options).out
+    assert len(tenure("hooks", "deliveries", HOOK, *options, "--json").json()) == 2
+    [poison] = tenure("hooks", "deliveries", "--set-aside", *options, "--json").json()
     assert (poison["hook"], poison["id"], poison["status"], poison["note"]) == (HOOK, "d-2", "set_aside", WHY)
-    told = tenure("hooks", "deliveries", "--set-aside", *beside).out
-    assert f"{HOOK} d-2\n" in told
-    assert WHY in told
-    assert tenure("hooks", "show", HOOK, "d-2", *beside, "--json").json()["body"] == {"folder": "d-2"}
-    assert "from the shop" in tenure("hooks", "show", HOOK, *beside).out
+    printed = tenure("hooks", "deliveries", "--set-aside", *options).out
+    assert f"{HOOK} d-2\n" in printed
+    assert WHY in printed
+    assert tenure("hooks", "show", HOOK, "d-2", *options, "--json").json()["body"] == {"folder": "d-2"}
+    assert "from the shop" in tenure("hooks", "show", HOOK, *options).out
 
-    made = tenure("hooks", "replay", HOOK, "d-2", *beside, "--json").json()
+    made = tenure("hooks", "replay", HOOK, "d-2", *options, "--json").json()
     assert (made["delivery"], made["status"]) == ("d-2:replay:1", "done")
     me, run = f"uid:{os.getuid()}", made["run_id"]
-    shown = tenure("runs", "show", run, *beside, "--json").json()["run"]
+    shown = tenure("runs", "show", run, *options, "--json").json()["run"]
     assert (shown["requester"], shown["input"]) == ("person:bob", {"folder": "d-2"})
-    assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run, *beside).err
-    assert asyncio.run(_approve(db, run, "person:bob")) == "APPROVER_IS_REQUESTER"  # whose hook it is
+    assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run, *options).err
+    assert asyncio.run(_approve(db, run, "person:bob")) == "APPROVER_IS_REQUESTER"  # the owner of the hook
     assert asyncio.run(_approve(db, run, "person:carol")) == "approved"
     [line] = [
         line
@@ -109,10 +109,10 @@ def test_a_delivery_that_was_set_aside_is_found_and_replayed(tenure: Tenure, db:
 
 def test_a_replay_under_another_name_keeps_its_requester(tenure: Tenure) -> None:
     _prepare(tenure, "tenure.db")
-    said = tenure("hooks", "replay", HOOK, "d-2", *ACME, "--by", "zoe").out
-    run = said.partition("run ")[2].partition(":")[0]
-    assert said.startswith("d-2:replay:1 is done, run run_")
-    refused = tenure("approvals", "approve", run, *ACME)  # as the account that has the database
+    output = tenure("hooks", "replay", HOOK, "d-2", *ACME, "--by", "zoe").out
+    run = output.partition("run ")[2].partition(":")[0]
+    assert output.startswith("d-2:replay:1 is done, run run_")
+    refused = tenure("approvals", "approve", run, *ACME)  # the local account owns the database
     assert "APPROVER_IS_REQUESTER" in refused.err
     for asked in (("show", HOOK), ("deliveries", HOOK), ("show", HOOK, "d-2"), ("replay", HOOK, "d-2")):
         assert "HOOK_NOT_FOUND" in tenure("hooks", *asked).err
@@ -139,9 +139,9 @@ def test_deliveries_are_replayed_over_a_server(
         assert (poison["id"], poison["note"]) == ("d-2", WHY)
         assert tenure("hooks", "show", HOOK, "d-2", "--json").json()["body"] == {"folder": "d-2"}
         for missing in (("show", "hk_none"), ("show", HOOK, "none")):
-            told = tenure("hooks", *missing).err
-            assert "tenure hooks " in told
-            assert "GET /" not in told, "a command line has no addresses"
+            printed = tenure("hooks", *missing).err
+            assert "tenure hooks " in printed
+            assert "GET /" not in printed, "the message of a command names an HTTP route"
         run = tenure("hooks", "replay", HOOK, "d-2", "--json").json()["run_id"]
         again = tenure("hooks", "replay", HOOK, "d-2:replay:1")
         assert again.out.startswith("d-2:replay:1:replay:1 is done, run run_"), again.err

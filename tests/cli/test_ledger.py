@@ -1,4 +1,4 @@
-"""`tenure signing-keys` and `tenure ledger`: from the first key to a ledger that was tampered with."""
+"""`tenure signing-keys` and `tenure ledger`, from the first key to a tampered ledger."""
 
 import asyncio
 from pathlib import Path
@@ -20,8 +20,8 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def a_run(tenant: str = "default") -> str:
-    """One that has ended and is sealed."""
+def make_sealed_run(tenant: str = "default") -> str:
+    """Make an ended and sealed run."""
 
     async def make() -> str:
         async with Engine("sqlite:tenure.db", tenant=tenant, sweep=False) as engine:
@@ -35,21 +35,21 @@ def a_run(tenant: str = "default") -> str:
 
 def test_a_key_is_created_used_rotated_and_revoked(tenure: Tenure, tmp_path: Path) -> None:
     made = tenure("signing-keys", "new", "--to", "seal.key")
-    assert made.out.startswith("-----BEGIN PUBLIC KEY-----\n"), "the public half alone, to be piped"
+    assert made.out.startswith("-----BEGIN PUBLIC KEY-----\n"), "stdout must contain only the public key"
     assert "PRIVATE" not in made.out + made.err
     assert "ALREADY_EXISTS" in tenure("signing-keys", "new", "--to", "seal.key").err
     other = tenure("signing-keys", "new", "--to", "next.key", "--json").json()
-    a_run()
+    make_sealed_run()
     first = tenure("signing-keys", "add", "file:seal.key", "--json").json()["id"]
     rotated = tenure("signing-keys", "rotate", "--old", "file:seal.key", "--new", "file:next.key")
     assert f"key {other['id']} is endorsed by {first[:12]}" in rotated.out
     assert "ALREADY_EXISTS" in tenure("signing-keys", "add", "file:next.key").err
 
-    # Both words of revoking.
-    told = tenure("signing-keys", "revoke", first[:12], "--from", "2100-01-01T00:00Z")
-    assert told.out == f"key {first} is revoked from 2100-01-01 00:00:00 UTC on\n"
-    told = tenure("keys", "revoke", first, "--from", "2026-02-14T08:00Z")
-    assert told.out == f"key {first} is revoked from 2026-02-14 08:00:00 UTC on\n"
+    # Both commands revoke.
+    done = tenure("signing-keys", "revoke", first[:12], "--from", "2100-01-01T00:00Z")
+    assert done.out == f"key {first} is revoked from 2100-01-01 00:00:00 UTC on\n"
+    done = tenure("keys", "revoke", first, "--from", "2026-02-14T08:00Z")
+    assert done.out == f"key {first} is revoked from 2026-02-14 08:00:00 UTC on\n"
     assert "KEY_NOT_FOUND" in tenure("signing-keys", "revoke", "0" * 64).err
     assert [key["revoked_from"] for key in tenure("signing-keys", "list", "--json").json()] == [
         "2026-02-14 08:00:00",
@@ -72,7 +72,7 @@ def test_a_ledger_is_signed_shown_exported_and_checked(
     tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
-    run = a_run()
+    run = make_sealed_run()
     refused = tenure("ledger", "sign")
     assert "no signing key is named" in refused.err
     monkeypatch.setenv("TENURE_SIGNING_KEY", "file:seal.key")
@@ -90,11 +90,13 @@ def test_a_ledger_is_signed_shown_exported_and_checked(
     assert tenure("ledger", "export", "--to", "kept.checkpoint").code == 0
     assert "ledger.exported" in tenure("tenants", "audit", "default").out
     whole = tenure("ledger", "check", "--checkpoint", "kept.checkpoint", "--key", "seal.pub")
-    assert (whole.code, whole.out.count("not checked")) == (0, 1), "only what has no history"
+    assert (whole.code, whole.out.count("not checked")) == (0, 1), "only rows without a history are unchecked"
     assert "the checkpoint was signed over the first" in whole.out
     assert "payloads match the digests in their histories" in whole.out
     every = tenure("ledger", "check")
-    assert every.out.count("not checked") == 6, "of two ledgers: neither a checkpoint nor a key was given"
+    assert every.out.count("not checked") == 6, (
+        "three lines for each of two ledgers, without a checkpoint and a key"
+    )
     assert tenure("doctor").code == 0
 
     connection = apsw.Connection("tenure.db")
@@ -110,7 +112,7 @@ def test_a_ledger_is_signed_shown_exported_and_checked(
 
 
 def test_an_invalid_checkpoint_is_refused(tenure: Tenure, tmp_path: Path) -> None:
-    a_run()
+    make_sealed_run()
     (tmp_path / "nonsense").write_text("nonsense")
     for file in ("nonsense", "missing"):
         refused = tenure("ledger", "check", "--checkpoint", file)
@@ -125,7 +127,7 @@ def test_a_ledger_is_shown_exported_and_checked_over_a_server(
     (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
     assert tenure("tenants", "create", "acme").code == 0
     key = key_of(tenure, tmp_path, monkeypatch, "ada", "viewer")
-    run = a_run("acme")
+    run = make_sealed_run("acme")
     kept = ("--checkpoint", "kept.checkpoint", "--key", "seal.pub")
     with served(tmp_path) as (_, address):
         there = ("--server", address, "--key-file", key)
@@ -139,11 +141,11 @@ def test_a_ledger_is_shown_exported_and_checked_over_a_server(
         assert [leaf.get("run") for leaf in seen["leaves"]].count(run) == 2
         assert tenure("ledger", "export", "--to", "kept.checkpoint", *there).code == 0
         assert (tmp_path / "kept.checkpoint").read_text() == seen["checkpoint"]["note"]
-        a_run("acme")
+        make_sealed_run("acme")
         assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
         whole = tenure("ledger", "check", *kept, *there)
         assert (whole.code, "the server proves that they begin with" in whole.out) == (0, True)
-        assert whole.out.count("not checked") == 1, "the runs themselves take the database"
+        assert whole.out.count("not checked") == 1, "only the check of the runs needs the database"
         assert "that takes the database" in whole.out
         assert tenure("ledger", "check", *there).out.count("not checked") == 3
         assert tenure("ledger", "export", "--to", "kept.checkpoint", *there).code == 0
@@ -168,7 +170,7 @@ def test_a_server_that_presents_another_ledger_is_not_trusted(
     (tmp_path / "seal.pub").write_text(tenure("signing-keys", "new", "--to", "seal.key").out)
     assert tenure("tenants", "create", "acme").code == 0
     key = key_of(tenure, tmp_path, monkeypatch, "ada", "viewer")
-    a_run("acme")
+    make_sealed_run("acme")
     assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
     assert tenure("ledger", "export", "--tenant", "acme", "--to", "kept.checkpoint").code == 0
     read = signed_notes.parse_checkpoint((tmp_path / "kept.checkpoint").read_text())

@@ -1,4 +1,4 @@
-"""`tenure lifecycle` and the frame of the command line, run as a person would."""
+"""`tenure lifecycle` and the common behavior of all commands, run as processes."""
 
 import json
 import os
@@ -218,7 +218,7 @@ def test_a_run_with_a_custom_profile_is_shown_in_its_words(tmp_path: Path) -> No
     assert (line["profile"], line["shown"]) == ("ours", "SUCCESS")
     other = tenure("runs", "show", line["id"], "--profile", "ours", "--json", cwd=tmp_path, own=own)
     assert '"SUCCESS"' in other.stdout
-    # Without it: the same run in the kernel's words, and a clear refusal of what needs the profile.
+    # Without the profile, the run is shown with kernel states, and commands that need the profile are refused.
     (line,) = json.loads(tenure("runs", "list", "--json", cwd=tmp_path).stdout)
     assert (line["profile"], line["shown"]) == ("ours", "succeeded")
     assert "PROFILE_NOT_FOUND" in tenure("runs", "show", line["id"], "--profile", "ours", cwd=tmp_path).stderr

@@ -1,4 +1,4 @@
-"""The command itself: help without loading anything, near misses, completion, and what every command has."""
+"""The `tenure` command: fast help, suggestions, completion, and options that every command has."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def processor_seconds(*words: str) -> tuple[float, str]:
-    """The processor time of a program, which others on the machine do not change; and what it printed."""
+    """Run Python. Return its CPU time, which the load of the machine hardly changes, and its output."""
     before = os.times()
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
     after = os.times()
@@ -51,19 +51,19 @@ def test_help_loads_no_heavy_modules() -> None:
 
 
 def test_every_command_is_listed_in_the_help_and_documented(tenure: Tenure) -> None:
-    told = tenure("--help").out
+    help_text = tenure("--help").out
     for name, line in COMMANDS.items():
-        assert name in told
-        assert line.text in told
+        assert name in help_text
+        assert line.text in help_text
     for name in COMMANDS:
         if name == "bench":
-            continue  # its help is the bench's own
+            continue  # the bench prints its own help
         own = tenure(name, "--help")
         assert own.code == 0, name
         assert "Usage: tenure " + name in own.out
-    assert tenure().out == told
-    assert "docs/" not in told, "who has installed it may not have them"
-    assert tenure("lifecycle", "show", "tenure").code == 0, "what the help points to is there"
+    assert tenure().out == help_text
+    assert "docs/" not in help_text, "an installed package has no docs folder"
+    assert tenure("lifecycle", "show", "tenure").code == 0, "a command that the help names does not work"
     assert tenure("--version").out.startswith("tenure 0.")
 
 
@@ -120,9 +120,9 @@ def test_commands_and_ids_are_completed(tenure: Tenure, tmp_path: Path) -> None:
 def test_a_finished_run_is_deleted_after_confirmation(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('[{"name": "build"}]')
     run = tenure("runs", "create", "--workflow", "w", "--plan", "one.json").out.strip()
-    assert "RUN_" in tenure("runs", "delete", run, "--yes").err, "it has not ended"
+    assert "RUN_" in tenure("runs", "delete", run, "--yes").err, "an open run was deleted"
     tenure("runs", "cancel", run)
-    assert tenure("runs", "delete", run).code == 2, "nobody said yes"
+    assert tenure("runs", "delete", run).code == 2, "the run was deleted without confirmation"
     assert tenure("runs", "delete", run, "--yes", "--json").json() == {"run": run, "deleted": True}
     assert "RUN_NOT_FOUND" in tenure("runs", "show", run).err
     assert tenure("doctor").code == 0
@@ -179,7 +179,7 @@ def test_workflows_are_registered_and_shown(tenure: Tenure, tmp_path: Path) -> N
     shown = tenure("workflows", "show", "greeting").out
     assert "write (run), ok (approval), send (run)" in shown
     assert shown.startswith(f"{'workflow:':<{len('unconfirmed: ')}}greeting"), (
-        "the longest word has a blank, too"
+        "the column must be wider than the longest name"
     )
     assert tenure("workflows", "show", "greeting", "--json").json()["versions"] == [row["version"]]
     missing = tenure("workflows", "show", "greting")

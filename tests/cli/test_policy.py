@@ -1,4 +1,4 @@
-"""`tenure policy`, `freeze` and `thaw`: beside a database, and over a server by two people."""
+"""`tenure policy`, `freeze` and `thaw` with a local database, and by two people over a server."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 def test_a_policy_is_checked_and_tested(tenure: Tenure, tmp_path: Path) -> None:
     good = tenure("policy", "check", "policy.yaml")
     assert (good.code, good.out) == (0, "policy.yaml: good (2 rules, 4 tests)\n"), good.err
-    told = tenure("policy", "test", "policy.yaml")
-    assert (told.code, told.out.splitlines()[-1]) == (0, "4 tests, none failed")
+    done = tenure("policy", "test", "policy.yaml")
+    assert (done.code, done.out.splitlines()[-1]) == (0, "4 tests, none failed")
     (tmp_path / "wrong.yaml").write_text(POLICY.replace("< 3", "< 1").replace("labels) >= 3", "label) >= 3"))
     bad = tenure("policy", "check", "policy.yaml", "wrong.yaml")
     assert bad.code == 1
@@ -83,7 +83,7 @@ def test_without_people_one_command_activates_a_policy(tenure: Tenure) -> None:
     made = tenure("policy", "publish", "policy.yaml", "--json").json()
     assert (made["version"], made["active"]) == (1, False)
     assert tenure("policy", "publish", "policy.yaml", "--json").json()["version"] == 1
-    assert tenure("policy", "show").code == 1, "none is active"
+    assert tenure("policy", "show").code == 1, "no version is active"
     assert tenure("policy", "activate", "1").out == "version 1 is active\n"
     assert tenure("policy", "show").out == POLICY
     assert [row["active"] for row in tenure("policy", "list", "--json").json()] == [True]
@@ -119,7 +119,7 @@ def test_freezing_and_thawing_with_a_local_database(tenure: Tenure) -> None:
 
 
 def key_of(tenure: Tenure, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, role: str) -> str:
-    """Somebody of tenant acme with this role: the file of their key."""
+    """Make a person of tenant acme with this role. Return the file of their key."""
     code = tenure("people", "create", name, "--role", role, "--tenant", "acme").out
     monkeypatch.setattr(sys, "stdin", io.StringIO(code))
     (folder / f"{name}.key").write_text(tenure("people", "redeem").out)

@@ -1,4 +1,4 @@
-"""`tenure receipts`, beside a database: what nobody knows the end of, and the local person who says so."""
+"""`tenure receipts` with a local database: the local user settles acts with unknown outcomes."""
 
 import asyncio
 from pathlib import Path
@@ -17,8 +17,8 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-async def _lost(service: ServiceDouble, actor: str) -> str:
-    """A run whose only act was answered by nothing."""
+async def _run_with_lost_response(service: ServiceDouble, actor: str) -> str:
+    """Start a run whose only act gets no response."""
     async with Engine(
         "sqlite:tenure.db", actor=actor, connectors=[connector(service.url, service.mode)]
     ) as engine:
@@ -26,14 +26,14 @@ async def _lost(service: ServiceDouble, actor: str) -> str:
         service.trouble(drop="after")
         async with engine.worker(order):
             run = await engine.start(order, 7)
-            while not await engine.receipts.list():  # noqa: ASYNC110 - looked for, as people look
+            while not await engine.receipts.list():  # noqa: ASYNC110 - the worker writes the receipt
                 await asyncio.sleep(0.01)
             return run.id
 
 
 def test_unknown_receipts_are_listed_shown_and_settled(tenure: Tenure) -> None:
     with ServiceDouble("neither") as service:
-        run = asyncio.run(_lost(service, "ci"))
+        run = asyncio.run(_run_with_lost_response(service, "ci"))
         assert "1 action with an unknown outcome" in tenure("approvals", "list").out
         (listed,) = tenure("receipts", "list", "--json").json()
         assert (listed["run_id"], listed["state"]) == (run, "unknown")

@@ -1,4 +1,4 @@
-"""What people type that cannot be meant: refused with a code or as a wrong use, before anything is changed."""
+"""Invalid commands are refused with an error code or a usage error before they change anything."""
 
 import json
 import os
@@ -124,8 +124,8 @@ def test_the_log_goes_to_stderr_without_the_values_of_variables(
 
 
 @contextmanager
-def nobody() -> Iterator[None]:
-    """Root may do everything, so for a while we are somebody else."""
+def as_unprivileged_user() -> Iterator[None]:
+    """Switch from root to another user for a while, because root ignores file modes."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -153,18 +153,18 @@ def test_unreadable_and_read_only_files_are_reported(tenure: Tenure) -> None:
         run = tenure(*CREATE, "--db", str(path)).out.strip()
         Path(folder).chmod(0o755)
         path.chmod(0o444)
-        with nobody():
+        with as_unprivileged_user():
             read_only = refused(tenure, "STORE_READ_ONLY", "runs", "list", "--db", str(path))
             assert "copy it" in read_only
         Path(folder).chmod(0o777)
-        with nobody():
+        with as_unprivileged_user():
             assert run in tenure("runs", "list", "--db", str(path)).out
             assert tenure("doctor", "--db", str(path)).code == 0
             refused(tenure, "STORE_READ_ONLY", "runs", "pause", run, "--db", str(path))
         path.chmod(0)
-        with nobody():
-            told = refused(tenure, "STORE_UNAVAILABLE", "runs", "list", "--db", str(path))
-            assert f"{path} may not be read" in told
+        with as_unprivileged_user():
+            printed = refused(tenure, "STORE_UNAVAILABLE", "runs", "list", "--db", str(path))
+            assert f"{path} may not be read" in printed
 
 
 # ------------------------------------------------------------------------------------------- what is shown
@@ -225,7 +225,7 @@ def test_profiles_and_seeds_are_available_as_json(tenure: Tenure, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("runs", "list", "--status", "bogus"), "Invalid value for --status: 'bogus' is not one of"),
         (("runs", "list", "--limit", "many"), "Invalid value for '--limit'"),
@@ -234,13 +234,13 @@ def test_profiles_and_seeds_are_available_as_json(tenure: Tenure, tmp_path: Path
         (("rnus", "list"), "Did you mean 'runs'"),
     ],
 )
-def test_a_usage_error_is_json_with_json_output(tenure: Tenure, words: tuple[str, ...], said: str) -> None:
+def test_a_usage_error_is_json_with_json_output(tenure: Tenure, words: tuple[str, ...], message: str) -> None:
     ended = tenure(*words, "--json")
     assert (ended.code, ended.out) == (2, "")
     error = json.loads(ended.err)["error"]
     assert error["code"] == "INVALID_INPUT"
-    assert said in error["message"]
-    assert "Usage: tenure" in tenure(*words).err, "people see how it is used"
+    assert message in error["message"]
+    assert "Usage: tenure" in tenure(*words).err, "without --json, the usage is shown"
 
 
 def test_json_output_keeps_the_exit_code(tenure: Tenure) -> None:
@@ -259,8 +259,8 @@ def test_one_seed_excludes_a_range_of_seeds(tenure: Tenure, more: tuple[str, ...
 def test_a_resume_does_not_end_an_approval_and_explains_why(tenure: Tenure, tmp_path: Path) -> None:
     (tmp_path / "ask.json").write_text('[{"name": "ok", "kind": "approval"}]')
     run = tenure("runs", "create", "--workflow", "w", "--plan", "ask.json").out.strip()
-    told = refused(tenure, "RUN_INVALID_TRANSITION", "runs", "resume", run)
-    assert "only a decision ends that wait" in told
+    printed = refused(tenure, "RUN_INVALID_TRANSITION", "runs", "resume", run)
+    assert "only a decision ends that wait" in printed
 
 
 def test_options_that_need_another_option_are_refused_without_it(tenure: Tenure) -> None:

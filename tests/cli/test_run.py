@@ -1,4 +1,4 @@
-"""`tenure run`: code and files, watched without a terminal; what it prints, and how it ends."""
+"""`tenure run` without a terminal, for Python and YAML workflows: output and exit codes."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def the_run(tenure: Tenure, *words: str) -> str:
+def only_run(tenure: Tenure, *words: str) -> str:
     (line,) = tenure("runs", "list", *words, "--json").json()
     return str(line["id"])
 
@@ -40,7 +40,7 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
         "0.02 USD, 20 tokens in, 10 out",
     ):
         assert part in ended.err
-    run = the_run(tenure, "--label", "team=a")
+    run = only_run(tenure, "--label", "team=a")
     shown = tenure("runs", "show", run, "--json").json()
     assert [(s["name"], s["kind"], s["state"], s["attempt"]) for s in shown["steps"]] == [
         ("build", "checkpoint", "succeeded", 2),
@@ -48,7 +48,7 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
     ]
     assert shown["steps"][0]["agent"] == "builder"
     assert (shown["costs"][0]["money"], shown["costs"][0]["calls"]) == (0.02, 2), (
-        "the try that failed was paid for, too"
+        "the failed try costs money too"
     )
     assert (shown["run"]["trigger"], shown["run"]["requester"]) == ("cli", "cli")
     table = tenure("runs", "show", run).out
@@ -57,8 +57,8 @@ def test_the_output_is_json_on_stdout_and_progress_goes_to_stderr(tenure: Tenure
     assert "building" in tenure("runs", "logs", run, "--follow").out
     assert [line["fields"] for line in tenure("runs", "logs", run, "--json").json()] == [{"ref": "v1"}] * 2
     assert tenure("runs", "logs", run, "--step", "tell").out == ""
-    told = tenure("runs", "events", run, "--timeline", "--json").json()
-    assert [(line["what"], line["state"]) for line in told] == [
+    printed = tenure("runs", "events", run, "--timeline", "--json").json()
+    assert [(line["what"], line["state"]) for line in printed] == [
         ("run", "created"),
         ("build", "failed"),
         ("build", "succeeded"),
@@ -85,8 +85,8 @@ def test_a_list_counts_completed_steps_of_code_first_runs(tenure: Tenure, tmp_pa
 def test_progress_shows_children_waits_and_sleeps_but_not_recorded_values(tenure: Tenure) -> None:
     ended = tenure("run", "shop.py:shop_parent", "--no-watch")
     assert (ended.code, json.loads(ended.out)) == (0, "app:child")
-    assert "start:shop" not in ended.err, "it was not to be watched"
-    run = the_run(tenure, "--workflow", "shop_parent")
+    assert "start:shop" not in ended.err, "progress was shown despite --no-watch"
+    run = only_run(tenure, "--workflow", "shop_parent")
     kinds = {s["name"]: s["kind"] for s in tenure("runs", "show", run, "--json").json()["steps"]}
     assert kinds == {"now": "value", "start:shop": "child", "sleep": "sleep"}
     table = tenure("runs", "show", run).out
@@ -95,8 +95,8 @@ def test_progress_shows_children_waits_and_sleeps_but_not_recorded_values(tenure
     assert "now" in tenure("runs", "show", run, "--all").out.split()
 
 
-def asked(folder: Path, question: str) -> None:
-    """Wait until a question is asked, then say yes to it."""
+def approve_when_asked(folder: Path, question: str) -> None:
+    """Wait for an approval with this question, then approve it."""
     for _ in range(200):
         words = [sys.executable, "-m", "tenure.cli", "approvals", "list", "--json"]
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
@@ -110,22 +110,22 @@ def asked(folder: Path, question: str) -> None:
 
 
 def test_a_workflow_file_runs_its_commands_and_waits_for_approval(tenure: Tenure, tmp_path: Path) -> None:
-    other = threading.Thread(target=asked, args=(tmp_path, "Send it to Ada?"))
+    other = threading.Thread(target=approve_when_asked, args=(tmp_path, "Send it to Ada?"))
     other.start()
     ended = tenure("run", "greeting.yaml", "-i", "name=Ada", "-i", '{"loud": true}')
     other.join()
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["stdout"] == "sent"
-    run = the_run(tenure)
+    run = only_run(tenure)
     assert f"waiting for approval: tenure approvals approve {run}" in ended.err
     assert "Send it to Ada?: 0 of 1 said yes" in ended.err
     shown = tenure("runs", "show", run, "--json").json()
     by = {s["name"]: s for s in shown["steps"]}
     assert by["write"]["output"]["stdout"] == "Hello, Ada true"
     assert by["ok"]["note"] == "looks good"
-    told = tenure("runs", "events", run, "--timeline").out
-    assert "Send it to Ada?" in told
-    assert "looks good" in told
+    printed = tenure("runs", "events", run, "--timeline").out
+    assert "Send it to Ada?" in printed
+    assert "looks good" in printed
 
 
 def test_two_requests_with_one_key_are_one_run(tenure: Tenure) -> None:
@@ -145,13 +145,13 @@ def test_a_worker_runs_a_detached_run(tenure: Tenure, tmp_path: Path) -> None:
         watched = tenure("runs", "watch", run)
         worker.send_signal(signal.SIGTERM)
         assert worker.stderr is not None
-        told = worker.stderr.read()
+        printed = worker.stderr.read()
     assert (watched.code, json.loads(watched.out)) == (0, "app:main")
     assert worker.returncode == 0
-    assert "serving tenure.db with 2 slots" in told
-    assert "workflow shop version 1 on default" in told
-    assert "worker=w1" in told
-    assert "succeeded=1" in told
+    assert "serving tenure.db with 2 slots" in printed
+    assert "workflow shop version 1 on default" in printed
+    assert "worker=w1" in printed
+    assert "succeeded=1" in printed
 
 
 def test_a_failed_run_shows_code_and_message_and_can_be_resumed(
@@ -159,7 +159,7 @@ def test_a_failed_run_shows_code_and_message_and_can_be_resumed(
 ) -> None:
     ended = tenure("run", "shop.py:shop_doomed")
     assert (ended.code, ended.out) == (1, "")
-    run = the_run(tenure, "--status", "failed")
+    run = only_run(tenure, "--status", "failed")
     assert "UPSTREAM_UNAVAILABLE" in ended.err
     assert "the source does not answer" in ended.err
     assert f"tenure runs rerun {run}" in ended.err
@@ -167,14 +167,14 @@ def test_a_failed_run_shows_code_and_message_and_can_be_resumed(
     assert (shown["run"]["status"], shown["run"]["reason"]) == ("failed", "UPSTREAM_UNAVAILABLE")
     assert "the source does not answer" in shown["run"]["error"]
     assert [(s["name"], s["state"], s["attempt"]) for s in shown["steps"]] == [("fetch", "failed", 2)]
-    # Nothing happens by itself: no timer is set, no other run was made, and a worker finds nothing to do.
+    # Nothing happens automatically: there is no timer, no other run, and no work for a worker.
     assert tenure("runs", "why", run, "--json").json()["reason"] == "finished"
     assert work() == []
     assert [line["id"] for line in tenure("runs", "list", "--json").json()] == [run]
     again = tenure("runs", "rerun", run, "--json").json()
     assert (again["rerun_of"], again["attempt_no"], again["status"]) == (run, 2, "queued")
     assert tenure("runs", "show", run, "--json").json()["run"]["status"] == "failed", (
-        "the first stays as it ended"
+        "the rerun changed the first run"
     )
 
 
@@ -208,30 +208,30 @@ def test_in_a_shared_database_the_requester_cannot_approve(tenure: Tenure, postg
     assert tenure("doctor", "--db", postgres_dsn).code == 0
 
 
-def _hears_ctrl_c() -> None:
-    """A suite that was started in the background ignores SIGINT, and so would what it starts."""
+def _restore_sigint() -> None:
+    """Restore the default handler. A test suite in the background ignores SIGINT, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_ctrl_c_stops_this_process_and_not_the_run(tenure: Tenure, tmp_path: Path) -> None:
+def test_ctrl_c_stops_this_process_and_not_only_run(tenure: Tenure, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tenure.cli", "run", "shop.py:shop", "-i", "event=go"]
     with subprocess.Popen(
         words,
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - nothing here has threads at this point
+        preexec_fn=_restore_sigint,  # noqa: PLW1509 - nothing here has threads at this point
     ) as running:
         assert running.stderr is not None
         for line in running.stderr:
             if "waiting for an event" in line:
                 break
         running.send_signal(signal.SIGINT)
-        told = running.stderr.read()
+        printed = running.stderr.read()
     assert running.returncode == 130
-    run = the_run(tenure)
-    assert f"{run} is not canceled" in told
-    assert "tenure worker shop.py" in told
+    run = only_run(tenure)
+    assert f"{run} is not canceled" in printed
+    assert "tenure worker shop.py" in printed
     assert tenure("runs", "why", run).out == "It waits for the event 'go'.\n"
     assert tenure("signal", run, "go").out == "taken\n"
     assert tenure("doctor").code == 0
@@ -261,33 +261,33 @@ def test_invalid_targets_are_refused_with_the_valid_ones(tenure: Tenure, tmp_pat
     refused(tenure("run", "empty.py"), 1, "decorate a function with @tenure.workflow")
     refused(tenure("run", "shop.py:shop", "--supersede"), 2, "--concurrency-key")
     refused(tenure("worker"), 2, "name a module to serve, or --commands")
-    assert not (tmp_path / "tenure.db").exists(), "nothing was begun"
+    assert not (tmp_path / "tenure.db").exists(), "a refused command made a database"
 
 
 def test_dev_serves_an_app_and_restarts_when_a_file_changes(tenure: Tenure, tmp_path: Path) -> None:
     run = tenure("run", "shop.py:shop", "--detach", "-i", "event=go").out.strip()
     words = [sys.executable, "-m", "tenure.cli", "dev", "shop", "--grace", "1s"]
-    told: list[str] = []
+    printed: list[str] = []
     with subprocess.Popen(
         words,
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=_hears_ctrl_c,  # noqa: PLW1509 - nothing here has threads at this point
+        preexec_fn=_restore_sigint,  # noqa: PLW1509 - nothing here has threads at this point
     ) as running:
         assert running.stderr is not None
         for line in running.stderr:
-            told.append(line)
-            if "worker_started" in line and len(told) < 10:
+            printed.append(line)
+            if "worker_started" in line and len(printed) < 10:
                 (tmp_path / "shop.py").write_text(app("shop") + "\n# another line\n")
             elif "worker_started" in line:
                 break
         assert tenure("signal", run, "go").code == 0
         watched = tenure("runs", "watch", run)
         running.send_signal(signal.SIGINT)
-        told += running.stderr
+        printed += running.stderr
     assert running.returncode == 130
-    assert any("shop.py changed: restarting" in line for line in told)
+    assert any("shop.py changed: restarting" in line for line in printed)
     assert (watched.code, json.loads(watched.out)) == (0, "app:main")
 
 
@@ -303,8 +303,8 @@ def test_a_running_step_is_shown_with_its_progress(tenure: Tenure, tmp_path: Pat
     assert "think  succeeded  in 0." in ended.err
 
 
-async def begun(url: str) -> str:
-    """A run whose worker died in the middle of something that must not be done twice."""
+async def run_with_started_step(url: str) -> str:
+    """Make a failed run whose step `pay` has started and must not be repeated."""
     async with stage(url) as engine:
         run = await engine.create("till", [BODY_STEP])
         lease = await engine.claim()
@@ -314,7 +314,7 @@ async def begun(url: str) -> str:
 
 
 def test_a_resume_must_say_whether_a_started_step_happened(tenure: Tenure, tmp_path: Path) -> None:
-    run = asyncio.run(begun(f"sqlite:{tmp_path / 'tenure.db'}"))
+    run = asyncio.run(run_with_started_step(f"sqlite:{tmp_path / 'tenure.db'}"))
     refused(tenure("runs", "resume", run), 1, "RUN_RESUME_FAILED", "'pay'", "find out whether it hap")
     refused(tenure("runs", "resume", run, "--happened", "pay=paid"), 1, "is not JSON")
     known = tenure("runs", "resume", run, "--happened", 'pay="receipt 7"').out.strip()

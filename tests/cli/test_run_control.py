@@ -26,25 +26,27 @@ def test_a_revoked_step_is_done_by_another_worker(tenure: Tenure) -> None:
     assert tenure("runs", "revoke", run).out == f"the step of {run} is ready\n"
     assert hold() == "build"
     assert "STEP_NOT_FOUND" in tenure("runs", "revoke", run, "test").err
-    told = tenure("runs", "revoke", run, "build", "--json").json()
-    assert told == {"run": run, "step": "build", "state": "ready"}
+    shown = tenure("runs", "revoke", run, "build", "--json").json()
+    assert shown == {"run": run, "step": "build", "state": "ready"}
     assert work() == ["build"]
 
 
 def test_labels_are_set_removed_and_shown(tenure: Tenure) -> None:
     run = tenure(*CREATE, "--label", "stage=test").out.strip()
     assert tenure("runs", "label", run).out == "stage=test\n"
-    assert len(tenure("runs", "events", run, "--json").json()) == 1, "a look is no change"
+    assert len(tenure("runs", "events", run, "--json").json()) == 1, "reading the labels added an event"
     assert tenure("runs", "label", run, "team=a", "--remove", "stage").out == "team=a\n"
     about = ("--metadata", '{"pr": 7}')
-    told = tenure("runs", "label", run, *about, "--json").json()
-    assert told == {"run": run, "labels": {"team": "a"}, "metadata": {"pr": 7}}
+    shown = tenure("runs", "label", run, *about, "--json").json()
+    assert shown == {"run": run, "labels": {"team": "a"}, "metadata": {"pr": 7}}
     assert run in tenure("runs", "list", "--label", "team=a").out
     assert tenure("runs", "label", run, "team").code == 2
     assert "must be a JSON object" in tenure("runs", "label", run, "--metadata", "[1]").err
 
     assert work() == ["build"]
-    assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run).err, "they stand behind it now"
+    assert "APPROVER_IS_REQUESTER" in tenure("approvals", "approve", run).err, (
+        "the person who changed the labels could approve"
+    )
 
 
 def test_marking_a_run_as_reported_is_shown_and_changes_no_status(tenure: Tenure) -> None:
@@ -53,12 +55,12 @@ def test_marking_a_run_as_reported_is_shown_and_changes_no_status(tenure: Tenure
     tenure("runs", "cancel", run)
     me = f"uid:{os.getuid()}"
     assert tenure("runs", "reported", run).out == f"{run}: {me} says that its end was reported\n"
-    said = tenure("runs", "reported", run, "--by", "ci", "--json").json()
-    assert (said["run"], said["statement"]["by"]) == (run, me), "the first statement counts"
-    told = tenure("runs", "show", run).out
-    assert "REPORTED" not in told
-    assert "CANCELED in delta-ci" in told
-    assert f"by {me} at" in told
+    reply = tenure("runs", "reported", run, "--by", "ci", "--json").json()
+    assert (reply["run"], reply["statement"]["by"]) == (run, me), "a second statement replaced the first"
+    shown = tenure("runs", "show", run).out
+    assert "REPORTED" not in shown
+    assert "CANCELED in delta-ci" in shown
+    assert f"by {me} at" in shown
     assert tenure("runs", "events", run, "--json").json()[-1]["kind"] == "report_stated"
 
 
@@ -82,7 +84,7 @@ def test_the_files_of_a_run_are_listed_and_read(tenure: Tenure, tmp_path: Path) 
 
 @pytest.mark.parametrize("verb", ["resume", "rerun", "label"])
 def test_an_approval_requested_by_a_program_can_be_answered_locally(tenure: Tenure, verb: str) -> None:
-    """`tenure run` asks as `cli` in a file of one's own."""
+    """With a local database, `tenure run` requests approvals as `cli`."""
     run = tenure(*CREATE[:-1], "cli").out.strip()
     if verb == "label":
         assert tenure("runs", "label", run, "team=a").code == 0

@@ -1,4 +1,4 @@
-"""The run document of git-with-intent, letter for letter."""
+"""The run document of git-with-intent has exactly the specified fields."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def fields_of_the_seed() -> dict[str, bool]:
-    """The fields of section 6.2, and whether each must be there."""
+    """Return the fields of section 6.2, and whether each is required."""
     section = SEED.read_text().partition("### 6.2 Run Document")[2].partition("### 6.3")[0]
     listed = re.findall(r"^  (\w+)(\??):", section, re.MULTILINE)
     return {name: not optional for name, optional in listed}
@@ -55,7 +55,7 @@ EXTRA = {
 @pytest.mark.clause("GWI-20")
 def test_a_run_has_every_field_of_the_document_and_no_other(tenure: Tenure) -> None:
     seed = fields_of_the_seed()
-    assert len(seed) == 23, "section 6.2 has been read"
+    assert len(seed) == 23, "the parser did not find all fields of section 6.2"
     assert {field.encode_name for field in _fields()} == set(seed)
     keyed = ("--key", "delivery-1", "--repo", "me/app", "--metadata", json.dumps(EXTRA), "--by", "u1")
     run = tenure(*CREATE, *keyed).out.strip()
@@ -162,4 +162,4 @@ def test_a_run_without_a_document_is_refused(tenure: Tenure) -> None:
     assert "git-with-intent has one" in other.err
     assert "STEP_NOT_FOUND" in tenure("runs", "show", run, *GWI, "--at", "steps/nope").err
     assert "INVALID_INPUT" in tenure("runs", "show", run, *GWI, "--at", "other/nope").err
-    assert tenure("runs", "show", run, "--profile", "git-with-intent").code == 2, "it is JSON"
+    assert tenure("runs", "show", run, "--profile", "git-with-intent").code == 2, "the document needs --json"

@@ -1,4 +1,4 @@
-"""`tenure run` where nobody sits at a terminal: it refuses, says what it waits for, and can be told to stop."""
+"""`tenure run` without a terminal: refusals, reports of waits, and SIGTERM."""
 
 import signal
 import subprocess
@@ -32,7 +32,7 @@ def test_a_missing_tool_is_refused_before_the_run_starts(tenure: Tenure, tmp_pat
     assert "step 'send' needs the tool 'no_such_tool', which is not here" in refused.err
     assert "--app MODULE" in refused.err
     assert not (tmp_path / "tenure.db").exists()
-    assert tenure("run", "lonely.yaml", "--detach").code == 0, "other workers may have it"
+    assert tenure("run", "lonely.yaml", "--detach").code == 0, "another worker may have the tool"
 
 
 @pytest.mark.parametrize("quiet", [(), ("--no-watch",), ("--json",)])
@@ -54,8 +54,8 @@ def test_sigterm_stops_this_process_and_not_the_run(tenure: Tenure, tmp_path: Pa
             if "waiting for an event" in line:
                 break
         running.send_signal(signal.SIGTERM)
-        told = running.stderr.read()
+        printed = running.stderr.read()
     assert running.returncode == 143
-    assert "is not canceled, and its recorded steps are kept" in told
+    assert "is not canceled, and its recorded steps are kept" in printed
     (left,) = tenure("runs", "list", "--json").json()
     assert tenure("signal", left["id"], "go").out == "taken\n"

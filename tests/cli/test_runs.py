@@ -1,4 +1,4 @@
-"""`tenure runs` and `tenure approvals`: a life from the shell, each command once, and what is refused."""
+"""`tenure runs` and `tenure approvals`: every command once, and refusals."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_every_command_has_json_output(tenure: Tenure) -> None:
     answer = tenure("approvals", "approve", run, "--json").json()
     assert answer == {"run": run, "status": "approved"}
     assert tenure("approvals", "list", "--run", run, "--json").json()[0]["decided_by"] == f"uid:{os.getuid()}"
-    assert tenure("runs", "resume", run, "--json").json()["id"] == run, "it ended the wait"
+    assert tenure("runs", "resume", run, "--json").json()["id"] == run, "resume did not end the wait"
     assert tenure("runs", "signal", run, "other", "--json").json() == {
         "run": run,
         "event": "other",
@@ -152,7 +152,7 @@ def test_the_local_user_cannot_satisfy_a_two_person_rule(tenure: Tenure, tmp_pat
     assert again.code == 1
     assert "APPROVER_COUNTED" in again.err
     assert "with their own key" in again.err
-    assert tenure("approvals", "approve", run, "--by", "ada").code == 2, "nobody chooses who they are"
+    assert tenure("approvals", "approve", run, "--by", "ada").code == 2, "the caller chose another approver"
     assert tenure("runs", "show", run, "--json").json()["run"]["status"] == "waiting_approval"
     assert tenure("runs", "why", run).out.count("1 of 2") == 1
 
@@ -182,7 +182,9 @@ def test_keys_delays_and_timeouts_are_understood(tenure: Tenure) -> None:
     assert tenure("runs", "why", later, "--json").json()["reason"] == "delayed"
     newest = create(tenure, "one.json", "--concurrency-key", "c", "--supersede")
     assert tenure("runs", "show", first, "--json").json()["run"]["reason"] == "SUPERSEDED"
-    assert tenure("runs", "why", newest, "--json").json()["reason"] == "worker", "the key was handed on"
+    assert tenure("runs", "why", newest, "--json").json()["reason"] == "worker", (
+        "the newest run did not get the key"
+    )
     assert parse_seconds("1.5h") == 5400
     assert parse_time("2026-02-14T08:00").isoformat() == "2026-02-14T08:00:00+00:00"
     assert caller_id() == f"uid:{os.getuid()}"
@@ -284,11 +286,11 @@ def test_an_unusable_database_is_reported(
         assert "Traceback" not in ended.err
 
     refused("STORE_NOT_MIGRATED", "runs", "list")
-    assert not (tmp_path / "tenure.db").exists(), "looking makes nothing"
+    assert not (tmp_path / "tenure.db").exists(), "a read command made a database"
     run = create(tenure, "one.json")
     read_only = f"sqlite:file:{tmp_path}/tenure.db?mode=ro"
     refused("STORE_READ_ONLY", "runs", "pause", run, "--db", read_only)
-    assert run in tenure("runs", "list", "--db", read_only).out, "looking needs no more than reading"
+    assert run in tenure("runs", "list", "--db", read_only).out, "a read command needs write access"
     assert tenure("doctor", "--db", read_only).code == 0
     refused("STORE_NOT_A_DATABASE", "runs", "list", "--db", "plan.json")
     refused("STORE_NOT_A_DATABASE", "runs", "list", "--db", "mysql://a/b")
@@ -327,7 +329,7 @@ def test_commands_wait_for_a_locked_file(tenure: Tenure, tmp_path: Path) -> None
 
 def test_a_run_is_controlled_from_the_shell_on_postgres(tenure: Tenure, postgres_dsn: str) -> None:
     refused = tenure("runs", "create", "--workflow", "w", "--plan", "one.json", "--db", postgres_dsn)
-    assert "error STORE_NOT_MIGRATED" in refused.err, "only a file is made by itself"
+    assert "error STORE_NOT_MIGRATED" in refused.err, "a PostgreSQL database was migrated automatically"
     assert tenure("migrate", "--db", postgres_dsn).code == 0
     run = create(tenure, "one.json", "--db", postgres_dsn)
     assert work(db=postgres_dsn) == ["build"]

@@ -1,4 +1,4 @@
-"""`tenure schedule`: a schedule from the shell, each command once, and what is refused."""
+"""`tenure schedule`: every command once, and refusals."""
 
 import json
 from pathlib import Path
@@ -38,12 +38,12 @@ def test_a_schedule_is_managed_from_the_shell(tenure: Tenure) -> None:
     assert tenure("schedule", "pause", "nightly").out == "nightly is paused\n"
     assert "paused" in tenure("schedule", "list").out
     run = tenure("schedule", "trigger", "nightly", "--by", "bob").out.strip()
-    told = tenure("runs", "show", run, "--json").json()["run"]
-    assert told["workflow"] == "report"
+    printed = tenure("runs", "show", run, "--json").json()["run"]
+    assert printed["workflow"] == "report"
     assert tenure("schedule", "unpause", "nightly").out.startswith("nightly is due next at ")
     assert tenure("schedule", "delete", "nightly").out == "deleted\n"
     assert tenure("schedule", "list").out == "no schedules\n"
-    assert tenure("runs", "show", run).code == 0, "its runs stay"
+    assert tenure("runs", "show", run).code == 0, "deleting the schedule deleted its runs"
     assert tenure("doctor").code == 0
 
 
@@ -59,8 +59,8 @@ def test_every_command_prints_json(tenure: Tenure) -> None:
     assert (paused["paused"], paused["next_at"], paused["revision"]) == (True, None, 2)
     assert tenure("schedule", "unpause", "nightly", "--json").json()["next_at"] == made["next_at"]
     run = tenure("schedule", "trigger", "nightly", "--json").json()["run"]
-    told = tenure("runs", "show", run, "--json").json()["run"]
-    assert told["input"].keys() == {"a", "slot"}
+    printed = tenure("runs", "show", run, "--json").json()["run"]
+    assert printed["input"].keys() == {"a", "slot"}
     assert tenure("schedule", "delete", "nightly", "--json").json() == {"deleted": "nightly"}
 
 
@@ -78,7 +78,7 @@ def test_python_workflows_and_workflow_files_can_be_scheduled(tenure: Tenure, tm
     assert (file["workflow"], file["input"]) == ("greeting", {"name": "Ada", "loud": False})
     assert [step["name"] for step in file["plan"]] == ["write", "ok", "send"]
     assert "default|flow:night.report@3" in tenure("schedule", "show", "code").out
-    for more, said in (
+    for more, message in (
         (("night.py:report", "--input", "day=5"), "slot"),
         (("night.py:nobody",), "night.py:night.report"),
         (("nobody",), "there is no module 'nobody'"),
@@ -86,7 +86,7 @@ def test_python_workflows_and_workflow_files_can_be_scheduled(tenure: Tenure, tm
     ):
         refused = tenure(*create, "bad", *more)
         assert refused.code == 1
-        assert said in refused.err
+        assert message in refused.err
     assert len(tenure("schedule", "list", "--json").json()) == 2
 
 
@@ -99,7 +99,7 @@ def test_a_missing_schedule_is_reported(tenure: Tenure, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "said"),
+    ("more", "code", "message"),
     [
         (("--cron", "61 * * * *"), 1, "'61' at character 1 is not a valid minute"),
         (("--cron", "0 0 31 2 *"), 1, "names days that its months do not have"),
@@ -113,10 +113,12 @@ def test_a_missing_schedule_is_reported(tenure: Tenure, command: str) -> None:
         (("--cron", " "), 2, "it is empty"),
     ],
 )
-def test_an_invalid_schedule_is_refused(tenure: Tenure, more: tuple[str, ...], code: int, said: str) -> None:
+def test_an_invalid_schedule_is_refused(
+    tenure: Tenure, more: tuple[str, ...], code: int, message: str
+) -> None:
     refused = tenure(*NIGHTLY, *more)
     assert refused.code == code
-    assert said in " ".join(refused.err.split())
+    assert message in " ".join(refused.err.split())
 
 
 def test_a_schedule_name_is_unique(tenure: Tenure) -> None:
@@ -128,5 +130,5 @@ def test_a_schedule_name_is_unique(tenure: Tenure) -> None:
 
 
 def test_help_explains_the_cron_format(tenure: Tenure) -> None:
-    told = tenure("schedule", "--help").out
-    assert "minute hour day-of-month month day-of-week" in " ".join(told.split())
+    printed = tenure("schedule", "--help").out
+    assert "minute hour day-of-month month day-of-week" in " ".join(printed.split())

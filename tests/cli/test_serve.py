@@ -1,4 +1,4 @@
-"""`tenure serve` and `tenure dev`, as processes: where they listen, what they print, how they end."""
+"""`tenure serve` and `tenure dev` as processes: addresses, output and shutdown."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def words(*arguments: str) -> list[str]:
 
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A server and its address; it is stopped in peace at the end, if it has not ended."""
+    """Start a server. Yield its process and address, and stop it cleanly at the end."""
     with subprocess.Popen(
         words("serve", "--port", "0", "--grace", "20s", *arguments),
         cwd=folder,
@@ -46,21 +46,21 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[st
     assert running.returncode is not None
 
 
-def ended(running: "subprocess.Popen[str]") -> list[dict[str, Any]]:
-    """The rest of its log, once it has ended."""
+def read_log_to_end(running: "subprocess.Popen[str]") -> list[dict[str, Any]]:
+    """Read the log to its end and wait for the process."""
     assert running.stdout is not None
     lines = [json.loads(line) for line in running.stdout]
     running.wait(30)
     return lines
 
 
-def held(address: str) -> socket.socket:
-    """A request that is under way: the server waits for the last byte of its body."""
+def start_request(address: str) -> socket.socket:
+    """Start a request whose body is incomplete, so that the server waits for the rest."""
     host, port = address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), timeout=30)
     head = f"POST /enrolments HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: 2\r\n"
     connection.sendall(f"{head}expect: 100-continue\r\n\r\n".encode())
-    assert b"100 Continue" in connection.recv(100)  # so it is read by now
+    assert b"100 Continue" in connection.recv(100)  # the server has read the head
     return connection
 
 
@@ -69,30 +69,30 @@ def test_serve_prints_its_address_as_json_and_stops_cleanly(tmp_path: Path) -> N
         assert httpx.get(f"{address}/healthz").json() == {"status": "ok"}
         assert httpx.get(f"{address}/readyz").json() == {"status": "ready"}
         running.send_signal(signal.SIGINT)
-        assert [line["event"] for line in ended(running)] == ["server_stopping", "server_stopped"]
+        assert [line["event"] for line in read_log_to_end(running)] == ["server_stopping", "server_stopped"]
     assert running.returncode == 0
     assert (tmp_path / "tenure.db").exists()
 
 
 def test_a_running_request_is_finished_before_the_server_stops(tmp_path: Path) -> None:
-    with served(tmp_path) as (running, address), held(address) as connection:
+    with served(tmp_path) as (running, address), start_request(address) as connection:
         running.send_signal(signal.SIGTERM)
         assert running.stdout is not None
         assert json.loads(running.stdout.readline())["event"] == "server_stopping"
         connection.sendall(b"{}")
         answer = connection.recv(4096)
         assert answer.startswith(b"HTTP/1.1 4")
-        assert [line["event"] for line in ended(running)] == ["server_stopped"]
+        assert [line["event"] for line in read_log_to_end(running)] == ["server_stopped"]
     assert running.returncode == 0
 
 
 def test_the_second_signal_stops_the_server_immediately(tmp_path: Path) -> None:
-    with served(tmp_path) as (running, address), held(address):
+    with served(tmp_path) as (running, address), start_request(address):
         running.send_signal(signal.SIGTERM)
         assert running.stdout is not None
         assert json.loads(running.stdout.readline())["event"] == "server_stopping"
         running.send_signal(signal.SIGTERM)
-        assert ended(running) == []
+        assert read_log_to_end(running) == []
     assert running.returncode == 128 + signal.SIGTERM
 
 
@@ -106,7 +106,9 @@ def test_several_servers_share_one_file(tmp_path: Path) -> None:
         for address in (here, there) * 3:
             listed = httpx.get(f"{address}/readyz", headers=bearer)
             answers.append(listed.status_code)
-            assert httpx.get(f"{address}/session", headers=bearer).status_code == 200, "both know the key"
+            assert httpx.get(f"{address}/session", headers=bearer).status_code == 200, (
+                "a server does not know the key"
+            )
         assert answers == [200] * 6
 
 
@@ -131,7 +133,7 @@ def test_listening_beyond_loopback_needs_tls_or_a_proxy(tmp_path: Path, argument
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "LISTEN_REFUSED" in refused.stderr
     assert "--behind-proxy" in refused.stderr
-    assert list(tmp_path.iterdir()) == [], "nothing was begun"
+    assert list(tmp_path.iterdir()) == [], "a refused command made files"
 
 
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
 
 
 TLS = Path(__file__).with_name("tls")
-"""A certificate for localhost that only these tests trust, and its key; good for a hundred years."""
+"""A certificate for localhost and its key, valid for a hundred years. Only these tests trust it."""
 
 
 def test_the_server_serves_tls(tmp_path: Path) -> None:
@@ -191,7 +193,7 @@ def test_without_the_server_extra_it_says_what_to_install(tmp_path: Path) -> Non
 
 def test_dev_shows_the_first_keys_once_and_they_work(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(app("shop"))
-    told: list[list[str]] = []
+    outputs: list[list[str]] = []
     keys: list[str] = []
     for _ in range(2):
         with subprocess.Popen(
@@ -213,16 +215,16 @@ def test_dev_shows_the_first_keys_once_and_they_work(tmp_path: Path) -> None:
             for key in keys:
                 answer = httpx.get(f"{address}/session", headers={"Authorization": f"Bearer {key}"})
                 assert answer.status_code == 200, answer.text
-            running.send_signal(signal.SIGTERM)  # the process that watches passes it on
+            running.send_signal(signal.SIGTERM)  # the watching process forwards the signal
             lines += running.stderr
-            told.append(lines)
+            outputs.append(lines)
     assert len(keys) == 2
-    assert any("tenant default was created" in line for line in told[0])
-    assert not any(KEY.search(line) for line in told[1])
-    assert any("tenure keys create" in line for line in told[1])
+    assert any("tenant default was created" in line for line in outputs[0])
+    assert not any(KEY.search(line) for line in outputs[1])
+    assert any("tenure keys create" in line for line in outputs[1])
     for file in tmp_path.glob("tenure.db*"):
         body = file.read_bytes()
-        assert not any(key.split("_", 2)[2].encode() in body for key in keys), "only their hashes are kept"
+        assert not any(key.split("_", 2)[2].encode() in body for key in keys), "the database contains a key"
 
 
 def test_processes_of_dev_end_with_it_even_when_it_is_killed(tmp_path: Path) -> None:
@@ -234,6 +236,6 @@ def test_processes_of_dev_end_with_it_even_when_it_is_killed(tmp_path: Path) -> 
         address = next(found[1] for line in running.stderr if (found := re.search(r"API is at (\S+);", line)))
         assert httpx.get(f"{address}/healthz").status_code == 200
         running.kill()
-        running.stderr.read()  # to its end: whoever still had it would keep it open
+        running.stderr.read()  # returns only when no child process has stderr open
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{address}/healthz")

@@ -1,4 +1,4 @@
-"""The command line with --server: what works beside a database works over a server, in the same words."""
+"""Commands with --server work as they do with a local database."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 @contextmanager
 def site(tenure: Tenure, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server, a worker beside it, and keys: TENURE_KEY_FILE is an operator's, `grace.key` a person's."""
+    """Start a server and a worker, and make keys: TENURE_KEY_FILE of an operator, `grace.key` of a person."""
     (folder / "app.py").write_text(APP)
     (folder / "tidy.yaml").write_text(FILE)
     assert tenure("tenants", "create", "acme").code == 0
@@ -91,7 +91,7 @@ def site(tenure: Tenure, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         worker = subprocess.Popen(words("worker", "app"), cwd=folder, stderr=subprocess.DEVNULL)
         try:
             while not tenure("workflows", "list", "--db", "tenure.db", "--json").json():
-                assert worker.poll() is None  # it registers what it serves when it begins
+                assert worker.poll() is None  # the worker registers its workflows when it starts
             monkeypatch.setenv("TENURE_SERVER", address)
             monkeypatch.setenv("TENURE_KEY_FILE", str(folder / "ci.key"))
             yield address
@@ -114,7 +114,7 @@ def test_a_run_is_controlled_over_a_server(
         shown = tenure("runs", "show", run, "--json").json()
         assert shown["run"]["output"] == "shop:v2"
         assert [step["name"] for step in shown["steps"]] == ["build"]
-        while "building" not in tenure("runs", "logs", run).out:  # lines come a moment after the end
+        while "building" not in tenure("runs", "logs", run).out:  # log lines arrive shortly after the end
             time.sleep(0.05)
         assert tenure("runs", "events", run, "--timeline", "--json").json()[-1]["state"] == "succeeded"
         assert len(tenure("runs", "events", run, "--json").json()) == shown["run"]["events"]
@@ -135,12 +135,12 @@ def test_approvals_signals_files_and_schedules_work_over_a_server(
 ) -> None:
     with site(tenure, tmp_path, monkeypatch):
         run = tenure("run", "app.py", "--input", "ref=main", "--input", "ask=true", "--detach").out.strip()
-        told = tenure("signal", run, "healthy", "--id", "one")
-        assert "kept until the run waits for it" in told.out
+        sent = tenure("signal", run, "healthy", "--id", "one")
+        assert "kept until the run waits for it" in sent.out
         refused = tenure("approvals", "approve", run)
         while "has no pending approval" in refused.err:
             refused = tenure("approvals", "approve", run)
-        assert refused.code == 1  # a program does not decide
+        assert refused.code == 1  # a program cannot decide an approval
         assert "FORBIDDEN" in refused.err or "APPROVER_NOT_ELIGIBLE" in refused.err
         monkeypatch.setenv("TENURE_KEY_FILE", str(tmp_path / "grace.key"))
         asked = tenure("approvals", "list", "--json").json()

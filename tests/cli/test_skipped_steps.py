@@ -1,4 +1,4 @@
-"""Steps that their conditions skipped, as a terminal shows them."""
+"""The output of commands about steps that were skipped by their conditions."""
 
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def test_show_timeline_and_history_explain_skipped_steps(tenure: Tenure) -> None
     shown = " ".join(tenure("runs", "show", run).out.split())
     assert 'skipped label (steps.say.output.stdout == "bye"), gate (inputs.dry == false)' in shown
     assert "label step succeeded (skipped) CONDITION_FALSE:" in shown
-    told = " ".join(tenure("runs", "events", run, "--timeline").out.split())
-    assert "gate skipped CONDITION_FALSE: inputs.dry == false" in told
+    printed = " ".join(tenure("runs", "events", run, "--timeline").out.split())
+    assert "gate skipped CONDITION_FALSE: inputs.dry == false" in printed
     events = " ".join(tenure("runs", "events", run).out.split())
     assert "gate: skipped (CONDITION_FALSE: inputs.dry == false)" in events

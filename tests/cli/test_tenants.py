@@ -1,4 +1,4 @@
-"""`tenure tenants`, `people`, `clients` and `keys`: from an empty folder to callers of a server, each command once."""
+"""`tenure tenants`, `people`, `clients` and `keys`: every command once, starting with an empty folder."""
 
 import io
 import sys
@@ -14,8 +14,8 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return in_folder(tmp_path, monkeypatch, capsys)
 
 
-def fed(tenure: Tenure, monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> Done:
-    """A command with this on its stdin."""
+def run_with_stdin(tenure: Tenure, monkeypatch: pytest.MonkeyPatch, text: str, *arguments: str) -> Done:
+    """Run a command with this text on its stdin."""
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     return tenure(*arguments)
 
@@ -30,13 +30,13 @@ def test_a_tenant_gets_people_and_clients(tenure: Tenure, monkeypatch: pytest.Mo
         "people", "create", "ada", "--name", "Ada L.", "--role", "approver", "--group", "release",
         "--tenant", "acme",
     )  # fmt: skip
-    assert person.out.startswith("tne_"), "the code alone, to be piped"
+    assert person.out.startswith("tne_"), "stdout must contain only the code"
     assert len(person.out.splitlines()) == 1
     assert "works once" in person.err
-    key = fed(tenure, monkeypatch, person.out, "people", "redeem")
+    key = run_with_stdin(tenure, monkeypatch, person.out, "people", "redeem")
     assert key.out.startswith("tn_")
     assert "shown now and never again" in key.err
-    again = fed(tenure, monkeypatch, person.out, "people", "redeem")
+    again = run_with_stdin(tenure, monkeypatch, person.out, "people", "redeem")
     assert (again.code, "ENROLMENT_INVALID" in again.err) == (1, True)
 
     assert tenure("clients", "create", "ci", "--role", "operator", "--tenant", "acme").code == 0
@@ -51,11 +51,11 @@ def test_a_tenant_gets_people_and_clients(tenure: Tenure, monkeypatch: pytest.Mo
     revoked = tenure("keys", "revoke", key.out.split("_")[1], "--tenant", "acme")
     assert revoked.out == f"{key.out.split('_')[1]} is revoked\n"
 
-    told = tenure("tenants", "audit", "acme")
-    assert "the chain is whole" in told.out
+    audit = tenure("tenants", "audit", "acme")
+    assert "the chain is whole" in audit.out
     for word in ("person.enrolled", "key.rotated", "key.revoked", "client.created"):
-        assert word in told.out
-    assert "Ada L." not in told.out
+        assert word in audit.out
+    assert "Ada L." not in audit.out
     assert tenure("doctor").code == 0
 
 
@@ -95,9 +95,9 @@ def test_the_operator_sets_the_limits_of_a_tenant(tenure: Tenure) -> None:
         "--max-writes-per-run",
         "3",
     )
-    said = {cap["scope"]: cap for cap in tenure("tenants", "caps", "acme", "--json").json()}
-    assert (said[""]["weight"], said[""]["max_concurrency"]) == (2, 5)
-    assert (said["wf:build"]["max_runs_per_min"], said["wf:build"]["max_writes_per_run"]) == (7, 3)
+    caps = {cap["scope"]: cap for cap in tenure("tenants", "caps", "acme", "--json").json()}
+    assert (caps[""]["weight"], caps[""]["max_concurrency"]) == (2, 5)
+    assert (caps["wf:build"]["max_runs_per_min"], caps["wf:build"]["max_writes_per_run"]) == (7, 3)
     tenure("tenants", "caps", "acme", "--clear")
     assert tenure("tenants", "caps", "acme", "--json").json()[0]["max_concurrency"] is None
     assert tenure("tenants", "close", "acme").out == "acme is closed\n"
@@ -109,7 +109,7 @@ def test_the_operator_sets_the_limits_of_a_tenant(tenure: Tenure) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (("clients", "create", "ci", "--role", "viewer", "--tenant", "none"), 1, "TENANT_NOT_FOUND"),
         (("clients", "create", "a/b", "--role", "viewer"), 1, "INVALID_INPUT"),
@@ -128,11 +128,11 @@ def test_the_operator_sets_the_limits_of_a_tenant(tenure: Tenure) -> None:
     ],
 )
 def test_invalid_requests_are_refused(
-    tenure: Tenure, arguments: tuple[str, ...], code: int, told: str
+    tenure: Tenure, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     tenure("tenants", "create", "default")
     done = tenure(*arguments)
-    assert (done.code, told in done.err) == (code, True), done.err
+    assert (done.code, message in done.err) == (code, True), done.err
 
 
 def test_secrets_are_written_to_new_files_with_mode_0600(
@@ -152,7 +152,7 @@ def test_secrets_are_written_to_new_files_with_mode_0600(
         return secret
 
     code = keep("a", "tne_", tenure("people", "create", "ada", "--role", "viewer", "--to", "a"))
-    keep("b", "tn_", fed(tenure, monkeypatch, code, "people", "redeem", "--to", "b"))
+    keep("b", "tn_", run_with_stdin(tenure, monkeypatch, code, "people", "redeem", "--to", "b"))
     key = keep("c", "tn_", tenure("keys", "create", "--client", "ci", "--to", "c", "--json"))
     keep("d", "tn_", tenure("keys", "rotate", key.split("_")[1], "--to", "d"))
     keep("e", "tne_", tenure("people", "enrol", "ada", "--to", "e", "--json"))
@@ -163,6 +163,8 @@ def test_secrets_are_written_to_new_files_with_mode_0600(
     assert (taken.code, "ALREADY_EXISTS" in taken.err) == (1, True)
     assert (tmp_path / "c").read_text().strip() == key
     assert "INVALID_INPUT" in tenure("keys", "create", "--client", "ci", "--to", "none/c").err
-    assert tenure("keys", "list", "--json").json() == before, "no key was made that nobody got"
+    assert tenure("keys", "list", "--json").json() == before, (
+        "a key was made although its file could not be written"
+    )
     assert tenure("keys", "create", "--client", "nobody", "--to", "f").code == 1
-    assert not (tmp_path / "f").exists(), "nothing is left where no key came"
+    assert not (tmp_path / "f").exists(), "a file was made although there is no key"

@@ -1,4 +1,4 @@
-"""What only happens on a terminal: a live table, and questions that are answered right there."""
+"""Features of `tenure run` that need a terminal: a live table and approvals at the prompt."""
 
 import os
 import pty
@@ -25,7 +25,7 @@ def tenure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 class Terminal:
-    """A command on a terminal of its own."""
+    """A command on a pseudo-terminal."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.main, other = pty.openpty()
@@ -44,7 +44,7 @@ class Terminal:
         self.seen = ""
 
     def until(self, text: str) -> None:
-        """Read until something is shown."""
+        """Read until the text is shown."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while text not in self.seen:
             assert time.monotonic() < deadline, self.seen
@@ -52,11 +52,10 @@ class Terminal:
                 raise AssertionError(f"it ended without {text!r}: {self.seen}")
 
     def type(self, text: str) -> None:
-        """Type a line."""
         os.write(self.main, f"{text}\n".encode())
 
     def end(self) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end. Return the exit code."""
         while self._read():
             pass
         os.close(self.main)
@@ -68,7 +67,7 @@ class Terminal:
             return self.process.poll() is None
         try:
             data = os.read(self.main, 65536)
-        except OSError:  # the other side is closed
+        except OSError:  # the terminal is closed
             return False
         self.seen += _ESCAPES.sub("", data.decode(errors="replace"))
         return bool(data)

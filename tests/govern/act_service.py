@@ -1,4 +1,4 @@
-"""A service that keeps a log, a connector to it, and workflows that act on it: for the stories of acts."""
+"""A service double with a log, a connector to it, and workflows that act on it."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ EFFECTS = {"url": "/effects"}
 
 
 def connector(url: str, mode: Mode = "honours") -> HttpConnector:
-    """The connector to a service of this mode, set up as that mode asks for."""
+    """Return a connector to a service, with the settings for its mode."""
     repeats = REPEATS[mode]
     lookup = "/effects/{key}" if repeats == "marker" else ""
-    return HttpConnector("http", way_to(url), repeats=repeats, lookup=lookup)
+    return HttpConnector("http", local_service(url), repeats=repeats, lookup=lookup)
 
 
-def way_to(url: str) -> HttpService:
-    """The way to a service on this machine."""
+def local_service(url: str) -> HttpService:
+    """Return the settings for a service on this machine."""
     return HttpService(base_url=url, way=OutboundRoute(hosts=(url.removeprefix("http://"),), reach=LOCAL))
 
 
@@ -67,24 +67,24 @@ def lab_of(
     policy: str = ALLOW,
     **how: Any,
 ) -> Lab:
-    """A lab in which a service can be acted on."""
+    """Return a lab whose workflows can act on the service."""
     return Lab(*flows, url=url, connectors=[connector(service.url, service.mode)], policy=policy, **how)
 
 
 async def receipts(lab: Lab, run: LabRun[Any]) -> list[ReceiptRow]:
-    """What a run did."""
+    """Return the receipts of a run."""
     return await lab.engine.store.read("receipts_of", run_int(run.id))
 
 
 async def verdicts(lab: Lab, run: LabRun[Any]) -> list[VerdictRow]:
-    """What was said of it."""
+    """Return the verdicts of a run."""
     return await lab.engine.store.read("verdicts_of", run_int(run.id))
 
 
 async def settle(
     lab: Lab, run: LabRun[Any], how: Any, *, by: str = "ada", result: bytes | None = None
 ) -> None:
-    """A person says how the run's unknown action ended."""
+    """Settle the unknown action of a run as a person."""
     (unknown,) = [row for row in await receipts(lab, run) if row.state == "unknown"]
     await lab.engine.orchestrator.send(
         SettleReceipt(
@@ -100,56 +100,56 @@ async def _price(n: int) -> int:
 price: Any = StepFunction(_price, name="price")
 
 
-def posted(n: Any, **how: Any) -> Any:
-    """One effect."""
+def post_effect(n: Any, **how: Any) -> Any:
+    """Make one effect."""
     return tenure.act("http.post", target=EFFECTS, fields={"json": {"n": n}}, **how)
 
 
 async def _order(n: int) -> Any:
     """A step, an act, a step."""
     before = await price(n)
-    done = await posted(before, why="the customer asked for it")
+    done = await post_effect(before, why="the customer asked for it")
     return [done["json"]["no"], await price(before)]
 
 
 async def _orders(numbers: list[int]) -> Any:
-    """Several acts at once."""
+    """Several concurrent acts."""
 
     async def one(n: int) -> int:
-        return int((await posted(n))["status"])
+        return int((await post_effect(n))["status"])
 
     return await tenure.gather(*(one(n) for n in numbers))
 
 
 async def _keyed(key: str, n: int = 0) -> Any:
-    """An act under a key of its own."""
-    return (await posted(n, key=key))["json"]["no"]
+    """An act with an explicit key."""
+    return (await post_effect(n, key=key))["json"]["no"]
 
 
 async def _careful(n: int) -> str:
-    """An act that may fail, and a step behind it."""
+    """An act that may fail, followed by a step."""
     try:
-        await posted(n, retry=2)
+        await post_effect(n, retry=2)
     except tenure.ActionFailed as failed:
         return f"not done: {failed.fault}, {await price(n)}"
     return f"done, {await price(n)}"
 
 
 async def _greedy(n: int) -> str:
-    """Whoever catches everything still does not go on after a refusal."""
+    """A workflow that catches every exception and tries to act again after a refusal."""
     try:
-        await posted(n)
+        await post_effect(n)
     except BaseException:
-        await posted(n, key="another")
+        await post_effect(n, key="another")
     return "done"
 
 
 def _plain(n: int) -> Any:
-    return posted(n)["json"]["no"]
+    return post_effect(n)["json"]["no"]
 
 
 def _acting_step() -> None:
-    posted(1)
+    post_effect(1)
 
 
 acting_step: Any = StepFunction(_acting_step, name="acting_step")

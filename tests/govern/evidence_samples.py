@@ -1,4 +1,4 @@
-"""Runs whose evidence the tests look at, and evidence that somebody has tampered with."""
+"""Runs with evidence, and tampered evidence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenure.sdk.definitions import StepFunction, Workflow
 from tenure.testing import Lab, LabRun
 
 PLANTED = "Planted-Text-7731"
-"""In everything that a user says to a run; nowhere in its evidence."""
+"""A text in all user data of a run. The evidence must not contain it."""
 
 
 @StepFunction
@@ -52,7 +52,7 @@ app = (story, short)
 
 
 async def ended(lab: Lab, words: str = PLANTED) -> LabRun[str]:
-    """A run of `story` that has ended."""
+    """Start a run of `story` and wait for its end."""
     run = await lab.start(story, words)
     await run.reaches("waiting_approval")
     await lab.engine.approve(run.id, approver="ada", reason=words)
@@ -61,29 +61,29 @@ async def ended(lab: Lab, words: str = PLANTED) -> LabRun[str]:
 
 
 async def labeled(lab: Lab, run: LabRun[Any], words: str = PLANTED) -> None:
-    """Something that comes later: a label."""
+    """Add a label to a run, which is a later event."""
     labels = json.dumps({"about": words})
     await lab.engine.orchestrator.send(UpdateMetadata(run_id=ids.run_int(run.id), labels=labels))
 
 
 def sealing(lab: Lab, signer: Signer | None = None) -> RunSealer:
-    """How evidence is made in a lab."""
+    """Return the sealer of a lab."""
     return RunSealer(lab.engine.store, lab.engine.artifacts, signer)
 
 
 async def sealed(lab: Lab, run: LabRun[Any], signer: Signer | None = None) -> list[EvidenceRow]:
-    """Seal a run; the new parts."""
+    """Seal a run. Return the new parts."""
     return await sealing(lab, signer).seal(lab.engine.orchestrator, ids.run_int(run.id))
 
 
 async def given(lab: Lab, row: EvidenceRow) -> EvidenceFiles:
-    """A part, as it is exported."""
+    """Return the files of an exported part."""
     body = await lab.engine.artifacts.kept(row.reference.decode())
     return EvidenceFiles(name=file_name(ids.run_text(row.run_id), row.no), zip=body, envelope=row.envelope)
 
 
 class Sealed:
-    """A bundle of a run, a supplement to it, and the key that sealed both."""
+    """A bundle of a run, its supplement, and the key that sealed both."""
 
     def __init__(self, folder: Path) -> None:
         self.signer = make_key(folder / "seal.key")
@@ -104,7 +104,7 @@ class Sealed:
     def check(
         self, body: bytes | None = None, envelope: bytes | None = None, trust: TrustedKeys | None = None
     ) -> EvidenceReport:
-        """What is said of the bundle with another zip, envelope or trust."""
+        """Verify the bundle with another zip, envelope or trust."""
         part = EvidenceFiles(
             name=self.bundle.name,
             zip=self.bundle.zip if body is None else body,
@@ -114,13 +114,13 @@ class Sealed:
         return report
 
     def with_files(self, change: Callable[[dict[str, bytes]], None]) -> bytes:
-        """The zip after somebody has been at its files."""
+        """Return the zip with changed files."""
         files = dict(self.files)
         change(files)
         return pack_zip(files)
 
     def with_events(self, change: Callable[[list[dict[str, Any]]], None]) -> bytes:
-        """The zip after somebody has been at its events; the manifest says what they are now."""
+        """Return the zip with changed events and a manifest that matches them."""
 
         def edit(files: dict[str, bytes]) -> None:
             lines = [json.loads(line) for line in files[EVENTS].splitlines()]
@@ -133,21 +133,21 @@ class Sealed:
         return self.with_files(edit)
 
     def envelope_with(self, change: Callable[[dict[str, Any]], None]) -> bytes:
-        """The envelope after somebody has been at it."""
+        """Return the envelope with a change."""
         assert self.bundle.envelope is not None
         envelope = json.loads(self.bundle.envelope)
         change(envelope)
         return json.dumps(envelope, separators=(",", ":")).encode() + b"\n"
 
     def signed_by(self, signer: Signer, statement: bytes | None = None) -> bytes:
-        """The statement, signed by another."""
+        """Return an envelope with the statement, signed by another signer."""
         assert self.bundle.envelope is not None
-        said = base64.b64decode(json.loads(self.bundle.envelope)["payload"])
-        return asyncio.run(build_envelope(said if statement is None else statement, signer))
+        payload = base64.b64decode(json.loads(self.bundle.envelope)["payload"])
+        return asyncio.run(build_envelope(payload if statement is None else statement, signer))
 
 
 def relist(files: dict[str, bytes]) -> None:
-    """Let the manifest list the files as they are."""
+    """Update the file list in the manifest."""
     manifest = json.loads(files["manifest.json"])
     manifest["files"] = {
         name: {"sha256": sha256(body).hexdigest(), "size": len(body)}

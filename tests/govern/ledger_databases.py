@@ -1,4 +1,4 @@
-"""A database of each kind with ledgers in it: opened by us, and by somebody who writes it by hand."""
+"""Databases of both kinds with ledgers, opened through the store or changed with plain SQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = 3_800_000_000_000_000_000
 
 
 class LedgerPlace:
-    """See above."""
+    """A database with ledgers."""
 
     def __init__(self, kind: str, folder: Path, dsn: str) -> None:
         self.kind = kind
@@ -32,39 +32,39 @@ class LedgerPlace:
 
     @property
     def file(self) -> Path:
-        """Of SQLite: where it lies."""
+        """The SQLite file."""
         return self.folder / "tenure.db"
 
     @property
     def url(self) -> str:
-        """How it is named on a command line."""
+        """The URL of the database."""
         return str(self.file) if self.kind == "sqlite" else self._dsn
 
     def back_up(self) -> None:
-        """Of SQLite: keep a copy of it as it is."""
+        """Copy the SQLite file."""
         shutil.copy(self.file, self.folder / "backup.db")
 
     def put_back(self) -> None:
-        """The copy takes the place of the database."""
+        """Replace the database by the copy."""
         for left in self.folder.glob("tenure.db*"):
             if left.is_file():
                 left.unlink()
         shutil.copy(self.folder / "backup.db", self.file)
 
     def bytes(self) -> bytes:
-        """Of SQLite: all that lies on the disk of it."""
+        """Return the content of all files of the SQLite database."""
         return b"".join(
             file.read_bytes() for file in sorted(self.folder.glob("tenure.db*")) if file.is_file()
         )
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Store]:
-        """A store on it; opened twice it is two stores on one database."""
+        """Open a store. A second call opens a second store on the same database."""
         async with open_store(self.kind, self.folder, self._dsn) as store:
             yield store
 
-    async def by_hand(self, statement: str) -> None:
-        """What somebody does who can write the database."""
+    async def execute_sql(self, statement: str) -> None:
+        """Execute a statement without Tenure, as an attacker with write access would."""
         if self.kind == "sqlite":
             connection = apsw.Connection(str(self.file))
             connection.execute(statement)
@@ -76,7 +76,7 @@ class LedgerPlace:
 
 
 def created(count: int, first: int = 0, tenant: str = "acme") -> list[LedgerEntry]:
-    """Leaves of runs that nobody made."""
+    """Return leaves of runs that do not exist."""
     return [
         ledger_leaves.created_leaf(tenant, RUN + n, bytes([n % 251]) * 32)
         for n in range(first, first + count)
@@ -84,7 +84,7 @@ def created(count: int, first: int = 0, tenant: str = "acme") -> list[LedgerEntr
 
 
 async def append(store: Store, tenant: str, entries: list[LedgerEntry], now: int = 7) -> list[LedgerLeafRow]:
-    """Append leaves, in a transaction of their own."""
+    """Append leaves in one transaction."""
 
     def work() -> Transaction[list[LedgerLeafRow]]:
         return (yield from append_leaves(tenant, entries, now))
@@ -93,6 +93,6 @@ async def append(store: Store, tenant: str, entries: list[LedgerEntry], now: int
 
 
 async def all_leaves(store: Any, tenant: str) -> list[LedgerLeafRow]:
-    """A whole ledger."""
+    """Return all leaves of a ledger."""
     found: list[LedgerLeafRow] = await store.read("leaves_after", tenant, -1, 10_000)
     return found

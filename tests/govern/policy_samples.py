@@ -1,4 +1,4 @@
-"""Operations and facts for the stories of policies."""
+"""Operations and facts for tests of policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LABELS = {"type": "array", "items": {"type": "string"}}
 
 
 class Forge:
-    """What a policy check needs of a connector."""
+    """The part of a connector that a policy check uses."""
 
     def __init__(self) -> None:
         self.operations: Mapping[str, Operation] = {
@@ -61,7 +61,7 @@ CONNECTORS = {"forge": Forge()}
 
 
 def facts(**given: Any) -> dict[str, Any]:
-    """The facts of an addition of labels; `fields`, `run` and the like replace parts of them."""
+    """Return the facts of an act that adds labels. Keyword arguments (`fields`, `run`, ...) replace parts."""
     return {
         "action": {
             "connector": given.get("connector", "forge"),
@@ -87,7 +87,7 @@ def facts(**given: Any) -> dict[str, Any]:
 
 
 def policy(*rules: str, tests: str = "") -> str:
-    """A file; each rule is its lines without `connector` and `operation`, which are those of `facts`."""
+    """Return a policy. Each argument is a rule without `connector` and `operation`, which are those of `facts`."""
     whole = "version: 1\nrules:\n"
     for i, rule in enumerate(rules):
         lines = [f"name: r{i}", "connector: forge", "operation: label.add", *rule.strip().splitlines()]

@@ -1,4 +1,4 @@
-"""Acts when something beside them breaks: nothing is called, or what was called is known."""
+"""Acts when the policy or the connector fails: no call is made, or the outcome of the call is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.worker.helpers import until
 
 
 async def test_a_policy_that_cannot_be_read_is_retried_before_any_call() -> None:
-    """The database is away when the policy is asked: the step is given back, and goes on when it is there."""
+    """The database is unavailable when the policy is read. The step is released and continues later."""
     with ServiceDouble() as service:
         async with lab_of(service, order) as lab:
             policies = lab.engine.work_source.governor.policies
@@ -28,7 +28,7 @@ async def test_a_policy_that_cannot_be_read_is_retried_before_any_call() -> None
                     raise away.pop()
                 return await asked(*given, **how)
 
-            policies.judge = ruling  # type: ignore[method-assign]  # a fault on its way
+            policies.judge = ruling  # type: ignore[method-assign]  # an injected fault
             run = await lab.start(order, 7)
             assert await run.result() == [1, 700]
             assert len(service.effects) == 1
@@ -66,7 +66,7 @@ async def test_a_connector_that_fails_to_describe_its_action_does_nothing() -> N
 
 
 async def test_a_connector_that_fails_during_the_call_leaves_an_unknown_receipt() -> None:
-    """What nobody can say of a call is unknown, never "not done"."""
+    """A call whose outcome cannot be classified is unknown, never failed."""
     with ServiceDouble("neither") as service:
         broken = connector(service.url, "neither")
         sound = broken.call
@@ -90,7 +90,7 @@ async def test_a_connector_that_fails_during_the_call_leaves_an_unknown_receipt(
 
 
 async def test_a_run_canceled_during_a_call_keeps_the_outcome() -> None:
-    """Decision 20: receipts are recorded until the deadline of the cancellation."""
+    """Rule 20: receipts are recorded until the deadline of the cancellation."""
     with ServiceDouble() as service:
         async with lab_of(service, careful) as lab:
             service.hold()

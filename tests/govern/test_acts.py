@@ -1,4 +1,4 @@
-"""Acts: done once, as a policy allows it, and what each failure means."""
+"""Acts: each is done once if a policy allows it, and each kind of failure has its outcome."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tests.govern.act_service import (
     greedy,
     keyed,
     lab_of,
+    local_service,
     mistaken,
     order,
     orders,
     plain,
-    posted,
+    post_effect,
     price,
     receipts,
     settle,
     verdicts,
-    way_to,
 )
 
 LABELS = """
@@ -46,7 +46,7 @@ rules:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
@@ -122,7 +122,7 @@ async def test_a_rejection_or_an_expiry_ends_the_run_and_cannot_be_caught(how: s
 
 
 async def test_the_approval_of_an_act_has_the_label_of_the_act(url: str | None) -> None:
-    """The kernel keeps it under a label that no code can take; people know the act's own, which its receipt has too."""
+    """The kernel uses a reserved label for the approval. People see the label of the act, as in its receipt."""
     with ServiceDouble() as service:
         async with lab_of(service, order, url=url, policy=ASK) as lab:
             run = await lab.start(order, 7)
@@ -187,7 +187,7 @@ async def test_a_run_canceled_before_the_approval_does_nothing() -> None:
 )
 async def test_a_denial_ends_the_run_and_nothing_is_called(policy: str | None, error: str | None) -> None:
     with ServiceDouble() as service:
-        async with lab_of(service, greedy, policy=policy) as lab:  # type: ignore[arg-type]  # None: there is none
+        async with lab_of(service, greedy, policy=policy) as lab:  # type: ignore[arg-type]  # None: no policy
             run = await lab.start(greedy, 1)
             with pytest.raises(TenureError, match="POLICY_DENIED"):
                 await run.result()
@@ -290,7 +290,7 @@ async def test_an_act_fails_after_its_last_try() -> None:
 
 @pytest.mark.parametrize("mode", ["honours", "found"])
 async def test_a_lost_answer_is_looked_up_or_the_call_is_repeated(mode: Any) -> None:
-    """I38: only where one effect comes of it."""
+    """I38: a call is repeated only if that leads to one effect."""
     with ServiceDouble(mode) as service:
         async with lab_of(service, order) as lab:
             service.trouble(drop="after")
@@ -307,7 +307,7 @@ async def test_a_lost_answer_is_looked_up_or_the_call_is_repeated(mode: Any) -> 
 async def test_a_person_settles_an_act_with_an_unknown_outcome(
     how: str, comes_to: str, url: str | None
 ) -> None:
-    """I38: an UNKNOWN receipt is not retried by itself."""
+    """I38: an act with an UNKNOWN receipt is not retried automatically."""
     with ServiceDouble("neither") as service:
         async with lab_of(service, careful, url=url) as lab:
             service.trouble(drop="after" if how == "done" else "before")
@@ -374,7 +374,7 @@ async def test_a_reversed_receipt_is_not_reused(
     monkeypatch.setenv("GITHUB_TOKEN", "hush")
     with GitHubDouble(token="hush") as github:
         github.issue("acme/app", 7)
-        link = msgspec.structs.replace(way_to(github.url), tokens={"default": "env:GITHUB_TOKEN"})
+        link = msgspec.structs.replace(local_service(github.url), tokens={"default": "env:GITHUB_TOKEN"})
         async with Lab(flow, connectors=[GitHubConnector("github", link)], policy=LABELS) as lab:
             first = await lab.start(flow)
             await first.result()
@@ -393,7 +393,7 @@ async def test_a_reversed_receipt_is_not_reused(
 
 @pytest.mark.clause("GOV-12")
 async def test_the_number_of_writes_of_a_run_is_limited(url: str | None) -> None:
-    """I46, also for several at once."""
+    """I46, also for concurrent writes."""
     with ServiceDouble() as service:
         async with lab_of(service, orders, url=url) as lab:
             await lab.engine.put_caps([tenure.Cap("default", "", max_writes_per_run=2)])
@@ -410,7 +410,7 @@ async def test_the_number_of_writes_of_a_run_is_limited(url: str | None) -> None
 async def test_another_action_at_the_same_place_is_changed_code() -> None:
     def version(n: int) -> Workflow[..., Any]:
         async def flow() -> str:
-            await posted(n)
+            await post_effect(n)
             await tenure.sleep("1h")
             return "done"
 
@@ -434,7 +434,7 @@ async def test_a_missing_or_new_act_is_changed_code() -> None:
         await tenure.sleep("1h")
 
     async def acting() -> None:
-        await posted(1)
+        await post_effect(1)
         await tenure.sleep("1h")
 
     flow, other = Workflow(acting, name="flow"), Workflow(without, name="flow")
@@ -452,7 +452,7 @@ async def test_a_resumed_run_repeats_no_act() -> None:
     broken = [True]
 
     async def shaky() -> Any:
-        done = await posted(1)
+        done = await post_effect(1)
         if broken:
             raise tenure.Failure("STEP_FAILED", "not today", retryable=False)
         return done["json"]["no"]

@@ -32,7 +32,7 @@ steps:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
@@ -128,7 +128,7 @@ async def test_a_tool_takes_precedence_over_an_operation_of_the_same_name() -> N
 async def test_invalid_fields_are_refused_before_the_run_starts() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry()) as lab:
-            for wrong, said in (
+            for wrong, message in (
                 ("target: {url: /effects, port: 1}", "steps[0].with.target.port"),
                 ("targets: {url: /effects}", "steps[0].with.targets"),
                 ("target: {}", "steps[0].with.target.url"),
@@ -137,7 +137,7 @@ async def test_invalid_fields_are_refused_before_the_run_starts() -> None:
                 with pytest.raises(TenureError) as refused:
                     await lab.submit(file, {"n": 5})
                 assert refused.value.code == "WORKFLOW_INVALID"
-                assert said in str(refused.value.details)
+                assert message in str(refused.value.details)
 
 
 async def test_invalid_fields_found_at_run_time_fail_the_step() -> None:

@@ -1,4 +1,4 @@
-"""What an approval is: a tier, as many people as it takes, and one of five statuses."""
+"""Approvals have a tier, a number of required people, and one of five statuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ask = Workflow(_ask, name="ask")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 

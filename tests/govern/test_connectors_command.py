@@ -1,4 +1,4 @@
-"""Commands as actions: listed programs, arguments as they are, a clean environment, and what an exit code means."""
+"""Commands as actions: listed programs, unparsed arguments, a clean environment, and the outcome of each exit code."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_an_unlisted_program_is_not_an_operation() -> None:
     "name", ["PATH", "LD_PRELOAD", "JAVA_TOOL_OPTIONS", "EDITOR", "a", "X=Y", "TENURE_IDEMPOTENCY_KEY"]
 )
 async def test_unlisted_and_reserved_variables_are_refused(name: str, where: str) -> None:
-    """By some of them one could have something else started."""
+    """Some of these variables could make the program start another one."""
     fields: dict[str, Any] = {where: {name: "/tmp/evil.so"}}
     found = await fault(commands(), order("tool", **fields))
     assert (found.outcome, found.code) == ("not_done", "INVALID_INPUT")
@@ -114,27 +114,27 @@ async def test_unlisted_and_reserved_variables_are_refused(name: str, where: str
 async def test_a_secret_is_passed_in_a_variable_and_redacted_from_the_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """I53: also where the end of a long output begins in the middle of it."""
+    """I53: also if a long output is cut in the middle of the secret."""
     secret = sha256(b"a secret").hexdigest() + "/+" + sha256(b"its other half").hexdigest()
     monkeypatch.setenv("TENURE_SECRET_acme_DEPLOY", secret)
     echo = "import os, base64, sys; v = os.environ['DEPLOY']; print(v, base64.b64encode(b'u:' + v.encode()).decode())"
     for script in (echo, f"{echo}; sys.stdout.write(v * 20_000)", f"{echo}; sys.exit(v)"):
         made = commands(script)["command"]
         try:
-            said = str(await made.call(order("tool", secret_env={"DEPLOY": "env:TENURE_SECRET_acme_DEPLOY"})))
+            text = str(await made.call(order("tool", secret_env={"DEPLOY": "env:TENURE_SECRET_acme_DEPLOY"})))
         except CallFailed as failed:
-            said = failed.fault.message
-        assert "[secret]" in said
+            text = failed.fault.message
+        assert "[secret]" in text
         encoded = b64encode(f"u:{secret}".encode()).decode()
         assert not [
             at
             for whole in (secret, encoded[4:-4])
             for at in range(0, len(whole) - 12, 4)
-            if whole[at : at + 12] in said
+            if whole[at : at + 12] in text
         ]
 
 
 def test_approvers_see_the_whole_command() -> None:
-    said = commands()["command"].render("tool", {}, {"args": ["--to", "a\nb"], "secret_env": {"T": "env:X"}})
-    assert said[0] == f"Run {sys.executable}"
-    assert said[-3:] == ["  --to", "  a⏎b", "  with T = the secret at env:X"]
+    text = commands()["command"].render("tool", {}, {"args": ["--to", "a\nb"], "secret_env": {"T": "env:X"}})
+    assert text[0] == f"Run {sys.executable}"
+    assert text[-3:] == ["  --to", "  a⏎b", "  with T = the secret at env:X"]

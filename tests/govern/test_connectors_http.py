@@ -1,4 +1,4 @@
-"""The generic connector against a service that keeps its own log: what is done, what is known, what is refused."""
+"""The HTTP connector against a service double with its own log: requests, outcomes and refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOCAL = AllowedNetworks(networks=("127.0.0.0/8",))
 
 
 def to(url: str, repeats: RepeatMethod = "none", **link: Any) -> Connector:
-    """A connector to a double."""
+    """Return a connector to a service double."""
     way = OutboundRoute(hosts=(url.removeprefix("http://"),), reach=LOCAL)
     lookup = "/effects/{key}" if repeats == "marker" else ""
     made = HttpConnector("http", HttpService(base_url=url, way=way, **link), repeats=repeats, lookup=lookup)
@@ -34,7 +34,6 @@ def to(url: str, repeats: RepeatMethod = "none", **link: Any) -> Connector:
 
 
 def order(operation: str, url: str, key: str = "k1", seconds: float = 10.0, **fields: Any) -> ConnectorCall:
-    """A call."""
     return ConnectorCall(
         tenant="acme",
         operation=operation,
@@ -46,7 +45,7 @@ def order(operation: str, url: str, key: str = "k1", seconds: float = 10.0, **fi
 
 
 async def fault(connector: Connector, call: ConnectorCall) -> CallFault:
-    """What a call that fails means."""
+    """Return the fault of a failing call."""
     with pytest.raises(CallFailed) as raised:
         await connector.call(call)
     return connector.classify(raised.value)
@@ -70,8 +69,8 @@ async def test_the_settings_describe_how_a_service_treats_keys() -> None:
         ("marker", "found", 1),
         ("none", "neither", None),
     ):
-        with ServiceDouble(mode) as service:  # type: ignore[arg-type]  # the three modes
-            http = to(service.url, repeats)  # type: ignore[arg-type]  # the three ways
+        with ServiceDouble(mode) as service:  # type: ignore[arg-type]  # one of the three modes
+            http = to(service.url, repeats)  # type: ignore[arg-type]  # one of the three ways
             assert http.operations["post"].repeats == repeats
             assert await http.lookup(order("post", "/effects")) is None
             service.trouble(drop="after")
@@ -141,7 +140,7 @@ async def test_the_settings_describe_how_a_service_treats_keys() -> None:
 async def test_responses_are_mapped_to_outcomes(
     trouble: dict[str, Any], outcome: str, code: str, retryable: bool, after: float | None
 ) -> None:
-    """Decision 24."""
+    """Rule 24."""
     with ServiceDouble("neither") as service:
         service.trouble(**trouble)
         found = await fault(to(service.url), order("post", "/effects", json={}))
@@ -151,7 +150,7 @@ async def test_responses_are_mapped_to_outcomes(
             retryable,
             after,
         )
-        assert len(service.requests) == 1, "nothing is followed or repeated"
+        assert len(service.requests) == 1, "a redirect was followed or the request was repeated"
         assert len(service.effects) == int(trouble.get("done", False) or trouble.get("drop") == "after")
 
 
@@ -202,7 +201,7 @@ async def test_a_token_is_sent_only_to_its_own_service(monkeypatch: pytest.Monke
         )
         assert "authorization" not in theirs.requests[0].headers
         assert theirs.requests[0].headers["x-key"] == "key-of-acme"
-        other = {"authorization": "env:TENURE_SECRET_acme_KEY"}  # in place of the token, not beside it
+        other = {"authorization": "env:TENURE_SECRET_acme_KEY"}  # replaces the token of the service
         assert (
             await fault(http, order("post", "/effects", secret_headers=other))
         ).code == "CONNECTOR_REJECTED"
@@ -251,7 +250,7 @@ async def test_an_unlisted_host_is_not_called(url: str) -> None:
 
 def test_approvers_see_exactly_what_will_be_sent() -> None:
     http = to("http://127.0.0.1:9")
-    said = http.render(
+    rendered = http.render(
         "post",
         {"url": "/x"},
         {
@@ -260,7 +259,7 @@ def test_approvers_see_exactly_what_will_be_sent() -> None:
             "secret_headers": {"X-B": "env:TENURE_SECRET_acme_B"},
         },
     )
-    assert said == [
+    assert rendered == [
         "POST http://127.0.0.1:9/x",
         "X-A: 1",
         "X-B: the secret at env:TENURE_SECRET_acme_B",

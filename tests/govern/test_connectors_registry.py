@@ -1,4 +1,4 @@
-"""The registry and the connectors file: what is found, what fits, what is refused and where."""
+"""The registry and the connectors file: lookup, validation, and errors with their place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OBJECT: dict[str, Any] = {"type": "object", "properties": {}}
 
 
 class Own(ConnectorBase):
-    """A connector of a user's own."""
+    """A custom connector."""
 
     def __init__(self, name: str = "own", fields: dict[str, Any] | None = None, **how: Any) -> None:
         self.name = name
@@ -171,7 +171,7 @@ def test_a_custom_connector_is_named_by_its_module() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "at", "said"),
+    ("text", "at", "message"),
     [
         ("connectors:\n  github:\n    token: ghp_hunter2\n", ":3:12", "reference"),
         ("connectors:\n  github:\n    tokn: env:X\n", ":3:5", "did you mean 'token'"),
@@ -199,12 +199,12 @@ def test_a_custom_connector_is_named_by_its_module() -> None:
         ("[]", ":1:1", "must be a map"),
     ],
 )
-def test_a_file_with_mistakes_is_refused_with_line_numbers(text: str, at: str, said: str) -> None:
+def test_a_file_with_mistakes_is_refused_with_line_numbers(text: str, at: str, message: str) -> None:
     with pytest.raises(TenureError) as raised:
         parse_connectors(text, "c.yaml")
     assert raised.value.code == "CONNECTORS_INVALID"
     assert f"c.yaml{at}" in raised.value.message
-    assert said in raised.value.message
+    assert message in raised.value.message
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
 
 
 class Odd(Own):
-    """Gives back what it was made with, or raises it."""
+    """A connector that returns or raises the given value."""
 
     def __init__(self, given: Any) -> None:
         super().__init__()
@@ -262,4 +262,4 @@ async def test_a_connector_that_cannot_classify_a_fault_leaves_an_unknown_receip
 def test_the_page_shows_how_each_operation_is_repeated_and_undone() -> None:
     assert connectors_page.page() == connectors_page.PAGE.read_text(), "run `make docs`"
     for action, operation in builtin_connectors().actions():
-        assert operation.reverses_by or operation.undo_hint, f"{action}: what should a person do?"
+        assert operation.reverses_by or operation.undo_hint, f"{action}: the page lacks advice for people"

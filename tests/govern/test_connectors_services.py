@@ -1,4 +1,4 @@
-"""GitHub, Slack and ServiceNow against doubles that speak real HTTP: done, found again, taken back, refused."""
+"""The GitHub, Slack and ServiceNow connectors against HTTP doubles: calls, lookups, undos and refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def now() -> Iterator[ServiceNowDouble]:
 
 
 class ConnectorDriver:
-    """Does with a connector what a governor does, one thing at a time."""
+    """Uses a connector as the governor does, one operation at a time."""
 
     def __init__(self, connector: Connector) -> None:
         self.connectors = Connectors([connector])
@@ -87,16 +87,16 @@ class ConnectorDriver:
         looked = await self.connector.lookup(self.order(operation, target, fields, key))
         return None if looked is None else looked.result
 
-    async def done_with_way_back(
+    async def do_and_get_reversal(
         self, operation: str, target: dict[str, Any], fields: dict[str, Any]
     ) -> Reversal | None:
-        """Do it as a governor would: the state before, the call, and the way back from both."""
+        """Read the state, make the call, and return the reversal that both give."""
         before = await self.connector.state(self.order(operation, target, fields))
         result = await self.do(operation, target, fields)
         return self.connector.reverse(operation, target, fields, before, result)
 
-    async def take_back(self, way: Reversal | None) -> bool:
-        """Take it back if nobody has changed it since; whether it was."""
+    async def reverse(self, way: Reversal | None) -> bool:
+        """Apply the reversal if the target is unchanged. Return whether it was applied."""
         assert way is not None
         order = self.order(way.operation, way.target, way.fields, "k2")
         now = await self.connector.state(order) or {}
@@ -112,35 +112,35 @@ class ConnectorDriver:
 @pytest.mark.clause("GOV-22")
 async def test_an_undo_removes_only_the_labels_that_were_added(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
-    way = await backend.done_with_way_back("label.add", ISSUE, {"labels": ["bug", "triage"]})
+    way = await backend.do_and_get_reversal("label.add", ISSUE, {"labels": ["bug", "triage"]})
     github.labels("acme/app", 7).append("somebody's")
     assert github.labels("acme/app", 7) == ["bug", "triage", "somebody's"]
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert github.labels("acme/app", 7) == ["bug", "somebody's"]
-    assert not await backend.take_back(way), "it is no longer what we wrote"
-    assert await backend.done_with_way_back("label.add", ISSUE, {"labels": ["bug"]}) is None, (
-        "it was there before"
+    assert not await backend.reverse(way), "the target no longer has our change"
+    assert await backend.do_and_get_reversal("label.add", ISSUE, {"labels": ["bug"]}) is None, (
+        "the label existed before"
     )
 
 
 async def test_an_undo_restores_labels_unless_others_changed_them(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
-    way = await backend.done_with_way_back("label.set", ISSUE, {"labels": ["z", "a"]})
+    way = await backend.do_and_get_reversal("label.set", ISSUE, {"labels": ["z", "a"]})
     assert github.labels("acme/app", 7) == ["z", "a"]
     github.labels("acme/app", 7).append("mine")
-    assert not await backend.take_back(way)
+    assert not await backend.reverse(way)
     github.labels("acme/app", 7).remove("mine")
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert github.labels("acme/app", 7) == ["bug"]
 
 
 async def test_removing_labels_ignores_missing_ones(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
-    way = await backend.done_with_way_back("label.remove", ISSUE, {"labels": ["gone", "bug"]})
+    way = await backend.do_and_get_reversal("label.remove", ISSUE, {"labels": ["gone", "bug"]})
     assert github.labels("acme/app", 7) == []
     assert way is not None
     assert way.fields == {"labels": ["bug"]}
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert github.labels("acme/app", 7) == ["bug"]
 
 
@@ -189,15 +189,15 @@ async def test_a_comment_is_found_by_its_hidden_mark(github: GitHubDouble) -> No
     assert await backend.found("comment.create", ISSUE, fields, key="another") is None
     body = github.comments[found["id"]]["body"]
     assert body.startswith("Looks like a duplicate.\n\n<!-- tenure:")
-    assert "k1" not in body, "the key itself does not show"
+    assert "k1" not in body, "the comment contains the key"
     way = backend.connector.reverse("comment.create", ISSUE, fields, None, found)
     github.comments[found["id"]]["body"] += " edited"
-    assert not await backend.take_back(way)
+    assert not await backend.reverse(way)
     github.comments[found["id"]]["body"] = body.replace("\n", "\r\n")
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert github.comments == {}
     assert way is not None
-    await backend.do(way.operation, way.target, way.fields)  # again: it is gone, which is what was wanted
+    await backend.do(way.operation, way.target, way.fields)  # deleting a missing comment succeeds
 
 
 async def test_a_comment_far_down_a_long_issue_is_found(github: GitHubDouble) -> None:
@@ -217,24 +217,26 @@ async def test_a_mark_inside_a_text_is_removed(github: GitHubDouble) -> None:
 @pytest.mark.clause("GOV-22")
 async def test_an_undo_unassigns_the_people_that_were_assigned(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
-    way = await backend.done_with_way_back("assignee.add", ISSUE, {"assignees": ["Ada", "bob"]})
+    way = await backend.do_and_get_reversal("assignee.add", ISSUE, {"assignees": ["Ada", "bob"]})
     assert way is not None
-    assert way.fields == {"assignees": ["bob"]}, "Ada was ada already"
-    assert await backend.take_back(way)
+    assert way.fields == {"assignees": ["bob"]}, "ada was assigned before, and names ignore case"
+    assert await backend.reverse(way)
     assert "bob" not in github.issues["acme/app", 7]["assignees"]
-    back = await backend.done_with_way_back("assignee.remove", ISSUE, {"assignees": ["ada"]})
-    assert await backend.take_back(back)
+    back = await backend.do_and_get_reversal("assignee.remove", ISSUE, {"assignees": ["ada"]})
+    assert await backend.reverse(back)
 
 
 async def test_an_undo_restores_the_commit_status(github: GitHubDouble) -> None:
     backend = ConnectorDriver(GitHubConnector(link=link(github)))
     commit = {"repo": "acme/app", "sha": SHA}
     first = {"state": "pending", "context": "tenure", "description": "asked"}
-    assert await backend.done_with_way_back("status.set", commit, first) is None, "GitHub deletes no status"
-    way = await backend.done_with_way_back("status.set", commit, {"state": "success", "context": "tenure"})
-    assert await backend.take_back(way)
+    assert await backend.do_and_get_reversal("status.set", commit, first) is None, (
+        "GitHub cannot delete a status"
+    )
+    way = await backend.do_and_get_reversal("status.set", commit, {"state": "success", "context": "tenure"})
+    assert await backend.reverse(way)
     assert (github.statuses[0]["state"], github.statuses[0]["description"]) == ("pending", "asked")
-    assert not await backend.take_back(way)
+    assert not await backend.reverse(way)
 
 
 async def test_a_check_run_is_found_by_its_external_id(github: GitHubDouble) -> None:
@@ -296,13 +298,13 @@ async def test_a_message_is_posted_found_and_deleted(slack: SlackDouble) -> None
     where, fields = {"channel": "C0123"}, {"text": "disk <full> & hot"}
     slack.trouble(drop="after")
     assert (await backend.fault("message.post", where, fields)).outcome == "unknown"
-    assert slack.messages[0]["text"] == "disk &lt;full&gt; &amp; hot", "nothing in a text is markup"
+    assert slack.messages[0]["text"] == "disk &lt;full&gt; &amp; hot", "the text is not escaped"
     found = await backend.found("message.post", where, fields)
     assert found["ts"] == slack.messages[0]["ts"]
     assert await backend.found("message.post", where, fields, key="k2") is None
     assert "k1" not in str(slack.messages)
     way = backend.connector.reverse("message.post", where, fields, None, found)
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert slack.messages == []
     assert way is not None
     await backend.do(way.operation, way.target, way.fields)
@@ -317,7 +319,7 @@ async def test_a_message_in_a_thread_is_found_among_many(slack: SlackDouble) -> 
         slack.say("C0123", f"{n}", thread_ts=parent)
     found = await backend.found("message.post", where, {"text": "assigned"})
     assert found["ts"] == result["ts"]
-    assert await backend.take_back(
+    assert await backend.reverse(
         backend.connector.reverse("message.post", where, {"text": "assigned"}, None, result)
     )
 
@@ -326,15 +328,15 @@ async def test_an_undo_restores_a_changed_message(slack: SlackDouble) -> None:
     backend = ConnectorDriver(SlackConnector(link=link(slack)))
     ts = slack.say("C0123", "before")
     where = {"channel": "C0123", "ts": ts}
-    way = await backend.done_with_way_back("message.update", where, {"text": "a < b"})
+    way = await backend.do_and_get_reversal("message.update", where, {"text": "a < b"})
     assert slack.messages[0]["text"] == "a &lt; b"
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert slack.messages[0]["text"] == "before"
-    assert not await backend.take_back(way)
+    assert not await backend.reverse(way)
 
 
 @pytest.mark.parametrize(
-    ("said", "outcome", "retryable"),
+    ("error", "outcome", "retryable"),
     [
         ("channel_not_found", "not_done", False),
         ("ratelimited", "not_done", True),
@@ -342,10 +344,10 @@ async def test_an_undo_restores_a_changed_message(slack: SlackDouble) -> None:
     ],
 )
 async def test_slack_errors_in_a_200_response_are_recognised(
-    slack: SlackDouble, said: str, outcome: str, retryable: bool
+    slack: SlackDouble, error: str, outcome: str, retryable: bool
 ) -> None:
     backend = ConnectorDriver(SlackConnector(link=link(slack)))
-    slack.trouble(status=200, json={"ok": False, "error": said})
+    slack.trouble(status=200, json={"ok": False, "error": error})
     fault = await backend.fault("message.post", {"channel": "C0123"}, {"text": "x"})
     assert (fault.outcome, fault.retryable) == (outcome, retryable)
 
@@ -358,16 +360,16 @@ async def test_an_undo_restores_the_assignment_of_an_incident(now: ServiceNowDou
     backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001", assignment_group="network", assigned_to="")
     where = {"sys_id": sys_id}
-    way = await backend.done_with_way_back(
+    way = await backend.do_and_get_reversal(
         "incident.assign", where, {"assigned_to": "ada", "assignment_group": "network"}
     )
     assert now.incidents[sys_id]["assigned_to"] == "ada"
     assert way is not None
-    assert way.fields == {"assigned_to": ""}, "the group was that already"
+    assert way.fields == {"assigned_to": ""}, "the group was unchanged"
     now.incidents[sys_id]["assigned_to"] = "bob"
-    assert not await backend.take_back(way)
+    assert not await backend.reverse(way)
     now.incidents[sys_id]["assigned_to"] = "ada"
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert now.incidents[sys_id]["assigned_to"] == ""
 
 
@@ -375,11 +377,11 @@ async def test_an_update_sets_fields_but_no_journal_entries(now: ServiceNowDoubl
     backend = ConnectorDriver(ServiceNowConnector(link=link(now)))
     sys_id = now.incident("INC0001", urgency="3", u_risk="low")
     where = {"sys_id": sys_id}
-    way = await backend.done_with_way_back(
+    way = await backend.do_and_get_reversal(
         "incident.update", where, {"urgency": 1, "custom": {"u_risk": "high"}}
     )
     assert (now.incidents[sys_id]["urgency"], now.incidents[sys_id]["u_risk"]) == ("1", "high")
-    assert await backend.take_back(way)
+    assert await backend.reverse(way)
     assert (now.incidents[sys_id]["urgency"], now.incidents[sys_id]["u_risk"]) == ("3", "low")
     for fields in ({"custom": {"work_notes": "x"}}, {"custom": {"sys_created_by": "x"}}, {}):
         fault = await backend.fault("incident.update", where, fields)
@@ -396,7 +398,7 @@ async def test_a_work_note_has_a_correlation_id_and_is_undone_by_another_note(no
     found = await backend.found("incident.note", where, fields)
     assert await backend.found("incident.note", where, fields, key="k9") is None
     assert now.notes(sys_id)[0].startswith("Looks like the switch.\n\nCorrelation id: tenure-")
-    assert await backend.take_back(backend.connector.reverse("incident.note", where, fields, None, found))
+    assert await backend.reverse(backend.connector.reverse("incident.note", where, fields, None, found))
     assert "is retracted" in now.notes(sys_id)[1]
 
 
@@ -425,8 +427,8 @@ def test_approvers_are_shown_the_fields() -> None:
         (ServiceNowConnector(), "incident.note", {"sys_id": "0" * 32}, {"text": sly}),
         (ServiceNowConnector(), "incident.update", {"sys_id": "0" * 32}, {"short_description": sly}),
     ):
-        said = Connectors([connector])[connector.name].render(operation, target, fields)
-        whole = "\n".join(said)
+        rendered = Connectors([connector])[connector.name].render(operation, target, fields)
+        whole = "\n".join(rendered)
         assert "<U+202E>" in whole, operation
         assert all(char.isprintable() or char == "\n" for char in whole), operation
-        assert all("\n" not in line for line in said)
+        assert all("\n" not in line for line in rendered)

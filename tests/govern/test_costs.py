@@ -1,4 +1,4 @@
-"""What runs spend: counted once, whatever becomes of the try, and against a budget that ends the run."""
+"""Costs of runs: each try is counted once, whether it succeeds or not, and a run over its budget ends."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tenure.sdk import Registry, StepFunction, Workflow
 from tenure.sdk.definitions import Tool
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.act_service import lab_of, posted
+from tests.govern.act_service import lab_of, post_effect
 from tests.govern.ledger_databases import LedgerPlace
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 ASKED: list[str] = []
-"""What was asked for, in this process."""
+"""The calls that this process made."""
 
 
 async def _ask(money: str, model: str = "large", currency: str = "USD") -> str:
@@ -40,7 +40,7 @@ ask: Any = StepFunction(_ask, name="ask")
 
 @tenure.step(isolate="process", retries=0)
 def apart(money: str, fails: bool) -> None:
-    """In a process of its own, which cannot see the worker's memory."""
+    """An isolated step, whose process cannot see the memory of the worker."""
     tenure.report_cost("openai", "large", money=money)
     if fails:
         raise tenure.Failure("STEP_FAILED", "it was dear, and came to nothing")
@@ -59,7 +59,7 @@ free = Workflow(_dear, name="free")
 async def test_a_run_over_its_budget_ends_in_the_same_commit_and_starts_no_step(url: str | None) -> None:
     async with Lab(dear, url=url) as lab:
         run = await lab.start(dear, ["0.40", "0.60"])
-        assert await run.result() == 2, "all of a budget may be spent"
+        assert await run.result() == 2, "a run may spend all of its budget"
         ASKED.clear()
         run = await lab.start(dear, ["0.40", "0.60", "0.000001", "0.10"])
         with pytest.raises(TenureError) as refused:
@@ -86,7 +86,7 @@ async def test_costs_of_the_last_step_count(url: str | None) -> None:
 async def test_a_run_over_its_budget_cannot_act(url: str | None) -> None:
     async def spends(money: str) -> Any:
         await ask(money)
-        return (await posted(1))["status"]
+        return (await post_effect(1))["status"]
 
     flow = Workflow(spends, name="spends", budget="1 USD")
     with ServiceDouble() as service:
@@ -286,7 +286,7 @@ rules:
 async def test_a_policy_can_use_the_spend_of_a_run(url: str | None) -> None:
     async def spends(money: str) -> Any:
         await ask(money)
-        return (await posted(1))["status"]
+        return (await post_effect(1))["status"]
 
     flow = Workflow(spends, name="spends")
     with ServiceDouble() as service:
@@ -328,20 +328,20 @@ async def test_costs_are_summed_by_workflow_provider_model_and_day(url: str | No
         ]  # fmt: skip
         assert (await lab.engine.costs.report(by="provider")).items[0].calls == 4
         with pytest.raises(TenureError, match="not added up"):
-            await lab.engine.costs.report(by="moon")  # type: ignore[arg-type]  # that is the point
+            await lab.engine.costs.report(by="moon")  # type: ignore[arg-type]  # the invalid type under test
 
 
 async def test_sums_that_overflow_are_capped(
     ledger_place: LedgerPlace,
 ) -> None:
-    """What runners tell is bounded for a run; that of many runs may be more than a database can add."""
+    """The costs that runners report are limited per run, but the sum over many runs can overflow the database type."""
     huge = 2**62
     rows = ", ".join(
         f"({run}, 1, 'acme', 'w', 9, 'p', 'm', '{currency}', {n}, {n}, {n}, {n})"
         for run, currency, n in ((1, "USD", huge), (2, "USD", huge), (3, "USD", huge), (4, "EUR", huge - 1))
     )
     async with ledger_place.opened() as store:
-        await ledger_place.by_hand(
+        await ledger_place.execute_sql(
             "insert into cost_line (run_id, no, tenant, workflow, day, provider, model, currency, calls, tokens_in, tokens_out,"
             f" micros) values {rows}"
         )

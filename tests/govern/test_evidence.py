@@ -1,4 +1,4 @@
-"""Evidence: built from a run's events, sealed once, and outliving the run."""
+"""Evidence is built from the events of a run, sealed once, and kept after the run is deleted."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from tests.govern.evidence_samples import PLANTED, app, ended, given, labeled, s
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 @pytest.mark.clause("GOV-21")
 async def test_an_ended_run_is_sealed_once_and_its_bundle_is_recorded(url: str | None) -> None:
-    """I52: one bundle per run, sha256 as recorded; the doctor looks at it when the lab ends."""
+    """I52: a run has one bundle with the recorded SHA-256. The doctor checks it when the lab ends."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         (row,) = await sealed(lab, run)
@@ -78,22 +78,22 @@ async def test_a_bundle_describes_the_run(url: str | None) -> None:
         run = await ended(lab)
         number = ids.run_int(run.id)
         built = build_bundle(number, "default", await lab.engine.store.read("events_of", number))
-    said: dict[str, Any] = {
+    documents: dict[str, Any] = {
         name: json.loads(body) for name, body in built.files.items() if name.endswith(".json")
     }
-    assert said["run.json"]["id"] == run.id
-    assert (said["run.json"]["workflow"], said["run.json"]["status"]) == ("story", "succeeded")
-    assert set(said["run.json"]["input"]) == {"ref", "digest"}
-    (approval,) = said["approvals.json"]
+    assert documents["run.json"]["id"] == run.id
+    assert (documents["run.json"]["workflow"], documents["run.json"]["status"]) == ("story", "succeeded")
+    assert set(documents["run.json"]["input"]) == {"ref", "digest"}
+    (approval,) = documents["approvals.json"]
     assert (approval["status"], approval["decided_by"], approval["revision"]) == ("approved", "ada", 1)
-    assert [one["name"] for one in said["checkpoints.json"]] == ["fetch", "fetch#2", "fetch#3", "now"]
-    (cost,) = said["costs.json"]
+    assert [one["name"] for one in documents["checkpoints.json"]] == ["fetch", "fetch#2", "fetch#3", "now"]
+    (cost,) = documents["costs.json"]
     assert (cost["provider"], cost["model"], cost["currency"]) == ("openai", "large", "USD")
     assert (cost["calls"], cost["tokens_in"], cost["micros"]) == (3, 30, 750_000)
-    assert said["run.json"]["spent"] == 750_000
-    assert [one["state"] for one in said["attempts.json"]] == ["suspended", "succeeded"]
-    assert [one["outcome"] for one in said["waits.json"]] == ["approved"]
-    assert said["ungoverned.json"] == [
+    assert documents["run.json"]["spent"] == 750_000
+    assert [one["state"] for one in documents["attempts.json"]] == ["suspended", "succeeded"]
+    assert [one["outcome"] for one in documents["waits.json"]] == ["approved"]
+    assert documents["ungoverned.json"] == [
         {
             "idx": 0,
             "step": "main",
@@ -106,7 +106,7 @@ async def test_a_bundle_describes_the_run(url: str | None) -> None:
 
 
 async def test_a_bundle_contains_no_user_data(url: str | None) -> None:
-    """Metadata only: input, output, arguments, results, questions, reasons and labels are digests, or not there at all."""
+    """Inputs, outputs, arguments, results, questions, reasons and labels are digests or are left out."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         await labeled(lab, run)
@@ -119,13 +119,13 @@ async def test_a_bundle_contains_no_user_data(url: str | None) -> None:
 
 @pytest.mark.clause("GOV-21")
 async def test_later_events_are_in_a_numbered_supplement(url: str | None) -> None:
-    """I51, decision 30: the bundle is of the terminal event, later events are sealed by later parts."""
+    """I51, rule 30: the bundle covers events up to the terminal one, and later parts cover later events."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         rows = await sealed(lab, run)
         for n in (1, 2):
             await labeled(lab, run, f"{PLANTED}-{n}")
-            assert not (await lab.engine.get(run.id)).sealed, "what came later is not sealed yet"
+            assert not (await lab.engine.get(run.id)).sealed, "the later event is not sealed yet"
             rows += await sealed(lab, run)
         assert [row.no for row in rows] == [0, 1, 2]
         parts = [await given(lab, row) for row in rows]
@@ -190,7 +190,7 @@ async def test_the_sealer_seals_ended_runs(url: str | None) -> None:
             await run.result()
         await waiting.reaches("waiting_approval")
         sealer = SealerTask(lab.engine.orchestrator, sealing(lab))
-        assert await sealer.once() == 0, "they have only just ended"
+        assert await sealer.once() == 0, "the runs have only just ended"
         await lab.jump("2s")
         assert await sealer.once() == 3
         for run in runs:
@@ -198,7 +198,7 @@ async def test_the_sealer_seals_ended_runs(url: str | None) -> None:
         assert await lab.engine.evidence.list(waiting.id) == []
         await labeled(lab, runs[0])
         await lab.jump("2s")
-        assert await sealer.once() == 0, "more may come: a supplement waits a minute"
+        assert await sealer.once() == 0, "a supplement waits one minute for more events"
         await lab.jump("1m")
         assert await sealer.once() == 1
         assert [one.part for one in await lab.engine.evidence.list(runs[0].id)] == [0, 1]
@@ -209,7 +209,7 @@ async def test_an_engine_with_evidence_seals_automatically(tmp_path: Path) -> No
     async with Engine(place, evidence=True) as engine, engine.worker(short):
         run = await engine.start(short, PLANTED)
         await run.result()
-        while not (parts := await engine.evidence.list(run.id)):  # noqa: ASYNC110 - it comes within a look or two
+        while not (parts := await engine.evidence.list(run.id)):  # noqa: ASYNC110 - the sealer runs in the background
             await asyncio.sleep(0.05)
     assert [(part.part, part.key_id) for part in parts] == [(0, None)]
     async with Engine(place) as engine, engine.worker(short):
@@ -219,7 +219,7 @@ async def test_an_engine_with_evidence_seals_automatically(tmp_path: Path) -> No
 
 
 async def test_a_tampered_history_is_not_sealed(url: str | None) -> None:
-    """I51: no evidence is made of rows that do not recompute, and the run is not deleted either."""
+    """I51: a run whose hashes do not match gets no evidence and is not deleted."""
     async with Lab(*app, url=url, check=False) as lab:
         run = await ended(lab)
         number = ids.run_int(run.id)
@@ -232,7 +232,7 @@ async def test_a_tampered_history_is_not_sealed(url: str | None) -> None:
 
 
 async def test_a_run_that_cannot_be_sealed_blocks_no_other(tmp_path: Path) -> None:
-    """I51: a history that somebody has written into is left as it is; the next one is sealed."""
+    """I51: a tampered run is left as it is, and the next run is sealed."""
     place = tmp_path / "runs.db"
     async with Lab(*app, url=f"sqlite:{place}", check=False) as lab:
         broken, whole = [await lab.start(short, PLANTED) for _ in range(2)]
@@ -251,37 +251,37 @@ async def test_a_run_that_cannot_be_sealed_blocks_no_other(tmp_path: Path) -> No
             await lab.engine.evidence.seal(broken.id)
 
 
-def _gone(key: Path) -> None:
+def _remove_key(key: Path) -> None:
     key.rename(key.with_suffix(".away"))
 
 
-def _readable(key: Path) -> None:
+def _make_key_readable(key: Path) -> None:
     key.chmod(0o644)
 
 
-def _exchanged(key: Path) -> None:
-    _gone(key)
+def _replace_key(key: Path) -> None:
+    _remove_key(key)
     make_key(key)
 
 
-def _no_key(key: Path) -> None:
-    _gone(key)
+def _write_invalid_key(key: Path) -> None:
+    _remove_key(key)
     key.write_text("hunter2")
     key.chmod(0o600)
 
 
-def _trouble(sealer: SealerTask) -> str | None:
+def _key_error(sealer: SealerTask) -> str | None:
     return None if sealer.key_trouble is None else sealer.key_trouble.code
 
 
-def _back(key: Path) -> None:
+def _restore_key(key: Path) -> None:
     away = key.with_suffix(".away")
     if away.exists():
         away.replace(key)
     key.chmod(0o600)
 
 
-@pytest.mark.parametrize("lost", [_gone, _readable, _exchanged, _no_key])
+@pytest.mark.parametrize("lost", [_remove_key, _make_key_readable, _replace_key, _write_invalid_key])
 async def test_sealing_stops_without_the_key_and_continues_when_it_is_back(
     url: str | None,
     tmp_path: Path,
@@ -303,16 +303,16 @@ async def test_sealing_stops_without_the_key_and_continues_when_it_is_back(
             assert await sealer.once() == 0
         for run in runs:
             assert await lab.engine.evidence.list(run.id) == []
-        assert (sealer.sealed, sealer.failed, _trouble(sealer)) == (0, 3, "SIGNING_KEY_UNAVAILABLE")
-        said = "".join(capsys.readouterr())
-        assert said.count("signing_key_lost") == 1, "once, and not of every run"
-        assert "seal_failed" not in said
-        assert "hunter2" not in said
-        _back(key)
+        assert (sealer.sealed, sealer.failed, _key_error(sealer)) == (0, 3, "SIGNING_KEY_UNAVAILABLE")
+        log = "".join(capsys.readouterr())
+        assert log.count("signing_key_lost") == 1, "the lost key must be logged once, not for every run"
+        assert "seal_failed" not in log
+        assert "hunter2" not in log
+        _restore_key(key)
         assert await sealer.once() == 2
         for run in runs:
             assert [one.key_id for one in await lab.engine.evidence.list(run.id)] == [signer.id]
-        assert (sealer.sealed, sealer.failed, _trouble(sealer)) == (2, 3, None)
+        assert (sealer.sealed, sealer.failed, _key_error(sealer)) == (2, 3, None)
         assert "signing_key_back" in "".join(capsys.readouterr())
 
 
@@ -330,7 +330,7 @@ async def test_a_revoked_key_seals_nothing(url: str | None, tmp_path: Path) -> N
         await run.result()
         await lab.jump("2s")
         assert await sealer.once() == 0
-        assert _trouble(sealer) == "SIGNING_KEY_UNKNOWN"
+        assert _key_error(sealer) == "SIGNING_KEY_UNKNOWN"
         lab.engine.runtime.sealing = how
         with pytest.raises(TenureError, match="SIGNING_KEY_UNKNOWN"):
             await seal_now(lab.engine.scope, ids.run_int(run.id))
@@ -345,7 +345,7 @@ async def test_a_lost_key_is_retried_after_a_pause(tmp_path: Path) -> None:
         run = await lab.start(short, PLANTED)
         await run.result()
         await lab.jump("2s")
-        _gone(key)
+        _remove_key(key)
         assert await sealer.once() == 0
         assert await sealer.once() == 0
         assert sealer.failed == 1
@@ -361,7 +361,7 @@ async def test_evidence_without_storage_is_refused_immediately(
 
 
 async def test_the_doctor_compares_evidence_with_what_was_sealed(url: str | None) -> None:
-    """I52: records against the run's own seals, and the zips that lie among the artifacts against their records."""
+    """I52: the doctor compares records with the seals of the run, and zips in the artifact store with their records."""
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         await sealed(lab, run)
@@ -414,7 +414,9 @@ async def test_an_export_is_recorded_in_the_admin_chain(url: str | None) -> None
     async with Lab(*app, url=url) as lab:
         run = await ended(lab)
         built = await lab.engine.evidence.export(run.id, actor="ada")
-        assert [part.sealed for part in built] == [False], "built on the spot, and not recorded"
+        assert [part.sealed for part in built] == [False], (
+            "an export before the seal is built on request and not recorded"
+        )
         assert await lab.engine.evidence.list(run.id) == []
         (row,) = await sealed(lab, run)
         (part,) = await lab.engine.evidence.export(run.id, actor="ada")

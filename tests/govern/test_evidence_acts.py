@@ -1,4 +1,4 @@
-"""Evidence of runs that act on the world: decisions, approvals, receipts, and what later undid them."""
+"""Evidence of runs with acts: decisions, approvals, receipts and undos."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from tests.govern.test_undo import triage
 
 Said = dict[str, Any]
 github = service_of_github
-"""A fixture of theirs."""
+"""A fixture of `test_undo`."""
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
 async def parts_of(lab: Lab, run: LabRun[Any]) -> list[Said]:
-    """What the parts say that are new, each verified."""
-    said = []
+    """Seal the run, verify the new parts, and return their JSON documents."""
+    documents = []
     for row in await sealed(lab, run):
         part = await given(lab, row)
         (report,) = verify_parts([part])
         assert report.wrong is None
         files = unpack_zip(part.zip)
-        said.append({name: json.loads(body) for name, body in files.items() if name.endswith(".json")})
-    return said
+        documents.append({name: json.loads(body) for name, body in files.items() if name.endswith(".json")})
+    return documents
 
 
 @pytest.mark.clause("GOV-21")
@@ -53,10 +53,10 @@ async def test_decisions_approvals_and_receipts_of_a_bundle_share_a_digest(url: 
             (question,) = await lab.engine.approvals.list(run.id)
             await lab.engine.approve(run.id, approver="ada", digest=question.digest)
             await run.result()
-            (said,) = await parts_of(lab, run)
-    (receipt,) = said["receipts.json"]
-    (approval,) = said["approvals.json"]
-    decisions = said["decisions.json"]
+            (documents,) = await parts_of(lab, run)
+    (receipt,) = documents["receipts.json"]
+    (approval,) = documents["approvals.json"]
+    decisions = documents["decisions.json"]
     assert {one["digest"] for one in (receipt, approval, *decisions)} == {receipt["digest"]}
     assert (receipt["state"], receipt["approval_no"], approval["used_no"]) == (
         "succeeded",
@@ -67,9 +67,9 @@ async def test_decisions_approvals_and_receipts_of_a_bundle_share_a_digest(url: 
     assert all(one["outcome"] == "needs_approval" and one["version"] == 1 for one in decisions)
     assert decisions[0]["rules"][0][0] == "posts"
     assert set(receipt["request"]) == {"ref", "digest"}
-    assert said["run.json"]["writes"] == 1
-    (past,) = said["ungoverned.json"]
-    assert past["inside"] == [{"name": "price", "tries": 2}], "the act itself is governed"
+    assert documents["run.json"]["writes"] == 1
+    (past,) = documents["ungoverned.json"]
+    assert past["inside"] == [{"name": "price", "tries": 2}], "the act is listed as ungoverned"
 
 
 MIXED = """
@@ -90,9 +90,9 @@ async def test_a_step_that_acts_is_governed_and_a_command_is_not(url: str | None
         async with lab_of(service, Registry(), url=url, commands=True) as lab:
             run = await lab.submit(load_workflow(MIXED))
             await run.result()
-            (said,) = await parts_of(lab, run)
-    assert [one["tool"] for one in said["steps.json"]] == ["http.post", "run"]
-    assert [(one["step"], one["tool"]) for one in said["ungoverned.json"]] == [("compile", "run")]
+            (documents,) = await parts_of(lab, run)
+    assert [one["tool"] for one in documents["steps.json"]] == ["http.post", "run"]
+    assert [(one["step"], one["tool"]) for one in documents["ungoverned.json"]] == [("compile", "run")]
 
 
 async def test_a_denial_is_in_the_bundle_of_the_run_that_it_ended(url: str | None) -> None:
@@ -101,18 +101,21 @@ async def test_a_denial_is_in_the_bundle_of_the_run_that_it_ended(url: str | Non
             run = await lab.start(order, 7)
             with pytest.raises(TenureError):
                 await run.result()
-            (said,) = await parts_of(lab, run)
-    (decision,) = said["decisions.json"]
-    assert (decision["outcome"], said["receipts.json"]) == ("deny", [])
-    assert (said["manifest.json"]["outcome"], said["run.json"]["reason"]) == ("failed", "POLICY_DENIED")
+            (documents,) = await parts_of(lab, run)
+    (decision,) = documents["decisions.json"]
+    assert (decision["outcome"], documents["receipts.json"]) == ("deny", [])
+    assert (documents["manifest.json"]["outcome"], documents["run.json"]["reason"]) == (
+        "failed",
+        "POLICY_DENIED",
+    )
 
 
 async def test_an_undo_adds_a_supplement(github: GitHubDouble, url: str | None) -> None:
     async with github_lab(github, url, triage) as lab:
         run = await lab.start(triage)
         await run.result()
-        (said,) = await parts_of(lab, run)
-        assert [one["state"] for one in said["receipts.json"]] == ["succeeded", "succeeded"]
+        (documents,) = await parts_of(lab, run)
+        assert [one["state"] for one in documents["receipts.json"]] == ["succeeded", "succeeded"]
         undo = lab.run(await lab.engine.undos.start(run.id, actor="person:eve"))
         await undo.result()
         await lab.engine.settle()

@@ -1,4 +1,4 @@
-"""`tenure evidence` and `tenure verify`, as people use them."""
+"""The commands `tenure evidence` and `tenure verify`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.govern.evidence_samples import PLANTED, short
 
 
 class Place:
-    """A folder with a database in which one run has ended and was sealed, and another one too."""
+    """A folder with a database that has a sealed run and an ended run without a seal."""
 
     def __init__(self, folder: Path, tenure: Tenure) -> None:
         self.folder = folder
@@ -39,18 +39,17 @@ class Place:
                 await run.result()
                 ids.append(run.id)
             await engine.evidence.seal(ids[0])
-            await signed(engine, self.signer)
+            await sign_ledger(engine, self.signer)
         return ids[0], ids[1]
 
 
-def wrong(done: Done) -> str:
-    """What the first thing is that is wrong."""
+def first_problem(done: Done) -> str:
+    """Return the code of the first problem."""
     assert done.code == 1
     return str(json.loads(done.out)["bundles"][0]["wrong"]["code"])
 
 
-async def signed(engine: Engine, signer: Signer) -> None:
-    """Sign for the ledger as it is."""
+async def sign_ledger(engine: Engine, signer: Signer) -> None:
     await LedgerKeeper(engine.store, signer=lambda: signer, sign_seconds=0.0).once()
 
 
@@ -93,11 +92,11 @@ def test_verify_names_defects_and_exits_with_1(place: Place) -> None:
     done = place.tenure("verify", file.name, "--key", "seal.pub")
     assert done.code == 1
     assert "BUNDLE_UNREADABLE" in done.out
-    assert wrong(place.tenure("verify", file.name, "--json")) == "BUNDLE_UNREADABLE"
+    assert first_problem(place.tenure("verify", file.name, "--json")) == "BUNDLE_UNREADABLE"
 
 
 def test_the_proof_of_another_run_is_refused(place: Place) -> None:
-    """A bundle that is not in the ledger: dropped there, or never sealed."""
+    """The bundle is not in the ledger: its leaf was dropped, or the run was never sealed."""
     tenure = place.tenure
     tenure("ledger", "export", "--to", "kept.checkpoint")
     how = ("--key", "seal.pub", "--checkpoint", "kept.checkpoint", "--json")
@@ -105,11 +104,11 @@ def test_the_proof_of_another_run_is_refused(place: Place) -> None:
     tenure("evidence", "export", place.other, "--signing-key", "file:seal.key")
     other = f"{place.other}.evidence.zip"
     done = tenure("verify", other, *how)
-    assert wrong(done) == "PROOF_MISSING"
+    assert first_problem(done) == "PROOF_MISSING"
     proof = place.folder / f"{place.run}.evidence.zip.tlog-proof"
     (place.folder / f"{other}.tlog-proof").write_bytes(proof.read_bytes())
     done = tenure("verify", other, *how)
-    assert wrong(done) == "NOT_IN_LEDGER"
+    assert first_problem(done) == "NOT_IN_LEDGER"
 
 
 def test_a_checkpoint_signed_by_an_unknown_key_is_not_trusted(place: Place) -> None:
@@ -123,7 +122,7 @@ def test_a_checkpoint_signed_by_an_unknown_key_is_not_trusted(place: Place) -> N
     done = tenure(
         "verify", f"{place.run}.evidence.zip", "--key", "seal.pub", "--checkpoint", str(note), "--json"
     )
-    assert wrong(done) == "CHECKPOINT_INVALID"
+    assert first_problem(done) == "CHECKPOINT_INVALID"
 
 
 def test_evidence_of_an_unsealed_run_is_built_on_export_and_audited(place: Place) -> None:
@@ -133,7 +132,7 @@ def test_evidence_of_an_unsealed_run_is_built_on_export_and_audited(place: Place
     envelope = json.loads((place.folder / f"{place.other}.evidence.zip.dsse.json").read_bytes())
     assert envelope["signatures"] == []
     done = place.tenure("verify", f"{place.other}.evidence.zip", "--key", "seal.pub", "--json")
-    assert wrong(done) == "UNSIGNED"
+    assert first_problem(done) == "UNSIGNED"
 
 
 def test_missing_files_are_reported(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""The verifier that docs/evidence.md describes, as somebody would write it who has nothing but the page."""
+"""The verifier program in docs/evidence.md works without Tenure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
 
 @pytest.fixture
 def check(sealed: Sealed, tmp_path: Path) -> Check:
-    """Runs the page's program on a part, in a Python that cannot see Tenure."""
+    """Run the program of the page on a part, in a Python process that cannot import Tenure."""
     (program,) = [block.text for block in blocks(PAGE) if block.file == "check.py"]
     assert "tenure" not in [
         line.split()[1].partition(".")[0] for line in program.splitlines() if "import " in line

@@ -1,4 +1,4 @@
-"""Evidence in a bucket: kept there, read back, and verified with what was read."""
+"""Evidence in a bucket is stored, read back and verified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tools.s3_server import PrivateS3
 
 @pytest.fixture
 def place(s3_server: PrivateS3, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where this test's artifacts lie."""
+    """The artifact location of this test."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     return s3_server.place(f"runs/{uuid4().hex}")
@@ -43,7 +43,7 @@ async def test_a_bundle_is_sealed_in_a_bucket_and_verified_from_there(place: str
         (report,) = verify_parts([beside], TrustedKeys.from_public_keys(signer.public))
         assert report.wrong is None
         await lab.engine.runs.delete(run.id)
-        assert await reader.kept(path) == beside.zip, "retention does not reach it"
+        assert await reader.kept(path) == beside.zip, "retention deleted the evidence"
 
 
 async def test_objects_in_the_bucket_are_not_replaced_and_losses_are_reported(place: str) -> None:

@@ -1,4 +1,4 @@
-"""Evidence that somebody has been at: whatever they did, it is found and named."""
+"""Every kind of tampering with evidence is detected and named."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_tampered_event_is_named(
 
 
 def _rechained(sealed: Sealed, change: Callable[[list[EventRow]], None]) -> bytes:
-    """Somebody without the key has made a whole new history, in which everything fits."""
+    """Return a bundle with a rewritten, consistent history, as an attacker without the key can make it."""
     manifest = read_manifest(sealed.files)
     events = read_events(sealed.files["events.jsonl"], manifest)
     change(events)
@@ -143,7 +143,7 @@ def test_a_rewritten_history_does_not_match_the_signature(sealed: Sealed) -> Non
 
     forged = _rechained(sealed, forge)
     (alone,) = verify_parts([EvidenceFiles(name="x", zip=forged)])
-    assert alone.wrong is None, "in itself it fits: only the signature tells"
+    assert alone.wrong is None, "the history is consistent, so only the signature can reveal the change"
     wrong = sealed.check(forged).wrong
     assert wrong is not None
     assert wrong.code == "STATEMENT_OF_ANOTHER"
@@ -279,7 +279,7 @@ def test_a_damaged_or_hostile_zip_is_refused(
 
 
 def test_every_changed_byte_of_a_zip_is_detected(sealed: Sealed) -> None:
-    """Wherever it is, and whatever it was: even without a key."""
+    """This holds for every byte, even without a key."""
     dice = random.Random(4)
     for _ in range(300):
         body = bytearray(sealed.bundle.zip)
@@ -322,9 +322,9 @@ def test_a_signature_with_a_trusted_key_id_must_verify_with_that_key(sealed: Sea
 
 def test_a_changed_statement_does_not_match_its_signature(sealed: Sealed) -> None:
     def later(envelope: dict[str, Any]) -> None:
-        said = json.loads(base64.b64decode(envelope["payload"]))
-        said["predicate"]["sealed_at"] += 1
-        envelope["payload"] = base64.b64encode(json.dumps(said).encode()).decode()
+        payload = json.loads(base64.b64decode(envelope["payload"]))
+        payload["predicate"]["sealed_at"] += 1
+        envelope["payload"] = base64.b64encode(json.dumps(payload).encode()).decode()
 
     wrong = sealed.check(envelope=sealed.envelope_with(later)).wrong
     assert wrong is not None
@@ -368,9 +368,9 @@ def test_an_unreadable_statement_is_a_defect(sealed: Sealed, body: bytes) -> Non
 
 def test_a_statement_must_list_every_file_of_its_bundle(sealed: Sealed) -> None:
     assert sealed.bundle.envelope is not None
-    said = json.loads(base64.b64decode(json.loads(sealed.bundle.envelope)["payload"]))
-    said["subject"] = said["subject"][:-1]
-    wrong = sealed.check(envelope=sealed.signed_by(sealed.signer, json.dumps(said).encode())).wrong
+    payload = json.loads(base64.b64decode(json.loads(sealed.bundle.envelope)["payload"]))
+    payload["subject"] = payload["subject"][:-1]
+    wrong = sealed.check(envelope=sealed.signed_by(sealed.signer, json.dumps(payload).encode())).wrong
     assert wrong is not None
     assert wrong.code == "STATEMENT_OF_ANOTHER"
 
@@ -385,7 +385,7 @@ def test_the_statement_lists_the_zip_and_every_file(sealed: Sealed) -> None:
 
 
 def test_overlapping_files_in_a_zip_are_refused() -> None:
-    """Else a zip of some megabytes would fill the memory of whoever checks it."""
+    """A small zip with overlapping files could otherwise fill the memory of the verifier."""
     content = b"x" * 100_000
     one = pack_zip({"a.json": content})
     place = one.index(b"PK\x01\x02")

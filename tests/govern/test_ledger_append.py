@@ -1,4 +1,4 @@
-"""Leaves are appended one after the other, whoever appends, and the full subtrees stand beside them."""
+"""Concurrent writers append leaves in one order, and full subtrees are stored with the leaves."""
 
 import asyncio
 import multiprocessing
@@ -16,7 +16,7 @@ from tests.govern.ledger_databases import RUN, LedgerPlace, all_leaves, append, 
 
 
 async def assert_whole(store: Store, tenant: str) -> None:
-    """Positions without gaps, and exactly the full subtrees of the leaves."""
+    """Check that positions have no gaps and that exactly the full subtrees are stored."""
     kept = await all_leaves(store, tenant)
     assert [leaf.pos for leaf in kept] == list(range(len(kept)))
     tree = merkle.GrowingTree()
@@ -77,12 +77,12 @@ async def test_a_refused_transaction_adds_no_leaf(ledger_place: LedgerPlace) -> 
 async def test_a_ledger_with_a_gap_accepts_no_leaves(ledger_place: LedgerPlace) -> None:
     async with ledger_place.opened() as store:
         await append(store, "acme", created(2))
-        await ledger_place.by_hand("delete from ledger_node")
+        await ledger_place.execute_sql("delete from ledger_node")
         with pytest.raises(
             TenureError, match="node 0 of level 1 of the ledger of tenant 'acme' is missing"
-        ) as told:
+        ) as refused:
             await append(store, "acme", created(1, 2))
-        assert told.value.code == "LEDGER_BROKEN"
+        assert refused.value.code == "LEDGER_BROKEN"
 
 
 async def test_concurrent_appends_build_one_tree(ledger_place: LedgerPlace) -> None:
@@ -111,7 +111,7 @@ async def test_two_processes_that_append_concurrently_build_one_tree(
     place = LedgerPlace("postgres", tmp_path, migrated_dsn)
     async with place.opened() as store:
         context = multiprocessing.get_context("spawn")
-        # Their runs overlap by half: each leaf is there once.
+        # The two processes append overlapping runs. Each leaf must be stored once.
         both = [context.Process(target=_append_many, args=(migrated_dsn, first)) for first in (0, 30)]
         for process in both:
             process.start()

@@ -1,4 +1,4 @@
-"""What keeps the ledgers by itself, the keys that sign for them, and where checkpoints are taken to."""
+"""The ledger keeper, the signing keys, and the export of checkpoints."""
 
 import asyncio
 from pathlib import Path
@@ -59,7 +59,9 @@ async def test_new_runs_and_admin_entries_are_added_once_by_any_process(ledger_p
             ("created", ids.run_int(each)) for each in (*first, run)
         )
         assert [leaf.part for leaf in kept if leaf.kind == "admin"] == [1]
-        assert await TenantLedger(engine.store, "acme").newest() is None, "there is no key: nothing is signed"
+        assert await TenantLedger(engine.store, "acme").newest() is None, (
+            "a keeper without a key signed the ledger"
+        )
 
 
 async def test_many_new_runs_are_added_in_small_batches(
@@ -85,14 +87,14 @@ async def test_many_new_runs_are_added_in_small_batches(
 
 async def test_a_run_committed_after_a_newer_one_is_found(ledger_place: LedgerPlace) -> None:
     async with Engine(ledger_place.url, tenant="acme", sweep=False) as engine:
-        slow = engine.orchestrator.new_id("acme")  # made, and not committed yet
+        slow = engine.orchestrator.new_id("acme")  # an id whose run is not committed yet
         engine.store.shift_clock(us(5.0))
         await engine.create("build", PLAN)
         keeper = keeper_of(engine.store, None)
         await keeper.once()
         run = await engine.create("build", PLAN)
         assert ids.run_int(run) > slow
-        await ledger_place.by_hand(
+        await ledger_place.execute_sql(
             f"update run set id = {slow} where id = {ids.run_int(run)}; update event set run_id = {slow}"
             f" where run_id = {ids.run_int(run)}"
         )
@@ -119,7 +121,7 @@ async def test_new_leaves_are_signed_periodically(ledger_place: LedgerPlace, sig
         )
         await engine.create("build", PLAN)
         await keeper.once()
-        assert await book.newest() == first, "that was a moment ago"
+        assert await book.newest() == first, "the last signature is less than a minute old"
         engine.store.shift_clock(us(61.0))
         await keeper.once()
         second = await book.newest()
@@ -127,7 +129,7 @@ async def test_new_leaves_are_signed_periodically(ledger_place: LedgerPlace, sig
         assert second.size == 2
         engine.store.shift_clock(us(122.0))
         await keeper.once()
-        assert await book.newest() == second, "nothing is new"
+        assert await book.newest() == second, "there are no new leaves to sign"
         assert (
             await audit_ledger(engine.store, "", None, TrustedKeys.from_public_keys(signer.public))
         ).flaws == []
@@ -143,12 +145,12 @@ async def test_a_truncated_ledger_is_logged_once(
         await append(store, "acme", created(4))
         keeper = keeper_of(store, signer)
         await keeper.once()
-        await ledger_place.by_hand("delete from ledger_leaf where tenant = 'acme' and pos > 1")
+        await ledger_place.execute_sql("delete from ledger_leaf where tenant = 'acme' and pos > 1")
         store.shift_clock(us(61.0))
         for _ in range(3):
             await keeper.once()
-        said = capsys.readouterr()  # on which of the two depends on who has set up logging here
-        assert (said.out + said.err).count("LEDGER_BROKEN") == 1
+        logged = capsys.readouterr()  # the stream depends on which test configured logging first
+        assert (logged.out + logged.err).count("LEDGER_BROKEN") == 1
 
 
 async def test_a_key_that_is_lost_twice_is_logged_twice(
@@ -167,8 +169,8 @@ async def test_a_key_that_is_lost_twice_is_logged_twice(
             newest = await book.newest()
             assert newest is not None
             assert newest.size < await book.size()
-            said = capsys.readouterr()
-            assert (said.out + said.err).count("tenant=acme") == 1, times
+            logged = capsys.readouterr()
+            assert (logged.out + logged.err).count("tenant=acme") == 1, times
             away.rename(key)
             await keeper.once()
             newest = await book.newest()
@@ -182,9 +184,9 @@ async def test_an_engine_with_a_key_seals_and_signs_automatically(tmp_path: Path
         run = await engine.create("build", PLAN)
         await engine.cancel(run)
         book = TenantLedger(engine.store, "acme")
-        while len(await book.leaves_of(ids.run_int(run))) < 2:  # noqa: ASYNC110 - another task's work
+        while len(await book.leaves_of(ids.run_int(run))) < 2:  # noqa: ASYNC110 - another task does this
             await asyncio.sleep(0.05)
-        while (newest := await book.newest()) is None:  # noqa: ASYNC110 - another task's work
+        while (newest := await book.newest()) is None:  # noqa: ASYNC110 - another task does this
             await asyncio.sleep(0.05)
         assert newest.key_id == signer.id
 
@@ -201,7 +203,7 @@ async def test_the_first_key_is_recorded_and_an_unrecorded_key_signs_nothing(
         with pytest.raises(TenureError, match="no key has endorsed it") as refused:
             await keeper_of(store, stranger).sign_due()
         assert refused.value.code == "SIGNING_KEY_UNKNOWN"
-        await keeper_of(store, stranger).once()  # says so in the log, and goes on
+        await keeper_of(store, stranger).once()  # logs the error and continues
         assert await TenantLedger(store, "acme").newest() is None
 
 
@@ -220,7 +222,7 @@ async def test_a_key_is_rotated_and_revoked_in_the_ledger_and_the_admin_chain(
         new = await TenantLedger(store, "acme").newest()
         assert old is not None
         assert new is not None
-        # Whoever has the first key only believes both checkpoints, by the trust file.
+        # With the trust file, a verifier that knows only the first key accepts both checkpoints.
         pinned = TrustedKeys.parse((await keys.trust()).dump(), [signer.public])
         assert signed_notes.find_signer(signed_notes.parse_checkpoint(old.note), pinned) == signer.id
         assert signed_notes.find_signer(signed_notes.parse_checkpoint(new.note), pinned) == newer.id
@@ -236,8 +238,8 @@ async def test_a_key_is_rotated_and_revoked_in_the_ledger_and_the_admin_chain(
         assert (
             signed_notes.find_signer(signed_notes.parse_checkpoint(old.note), await keys.trust()) == signer.id
         )
-        said = [ledger_leaves.leaf_facts(leaf) for leaf in await all_leaves(store, "")]
-        assert [(one["action"], one["key"]) for one in said] == [
+        logged = [ledger_leaves.leaf_facts(leaf) for leaf in await all_leaves(store, "")]
+        assert [(one["action"], one["key"]) for one in logged] == [
             ("added", signer.id),
             ("rotated", newer.id),
             ("revoked", signer.id),
@@ -284,7 +286,7 @@ async def test_exporting_a_checkpoint_is_recorded_in_the_admin_chain(
         await keeper_of(store, signer).once()
         assert (await kinds(store, "acme"))[-1] == "admin"
         later = await export_checkpoint(store, "acme", str(file), "p_ada")
-        assert later.size == 3, "a minute has not passed"
+        assert later.size == 3, "the last signature is less than a minute old"
         await keeper_of(store, signer).sign_due(now=True)
         assert (await export_checkpoint(store, "acme", str(file), "p_ada")).size == 4
 
@@ -300,8 +302,8 @@ async def test_an_older_checkpoint_never_replaces_a_newer_one(signer: Signer, tm
         await keeper_of(store, signer, place=str(tmp_path / "kept")).once()
         await keeper_of(store, signer).sign_due(now=True)
         await export_checkpoint(store, "acme", str(file), "p_ada")
-        shelf = LedgerKeeper(store, signer=lambda: signer, place=str(tmp_path / "kept"))
-        await shelf.copy_pending_checkpoints()
+        copier = LedgerKeeper(store, signer=lambda: signer, place=str(tmp_path / "kept"))
+        await copier.copy_pending_checkpoints()
     newest = file.read_bytes()
     (copied,) = (tmp_path / "kept").glob(f"tenure/*/acme/{NEWEST_NAME}")
     assert copied.read_bytes() == newest
@@ -312,7 +314,7 @@ async def test_an_older_checkpoint_never_replaces_a_newer_one(signer: Signer, tm
             await export_checkpoint(store, "acme", str(file), "p_ada")
         assert refused.value.code == "LEDGER_BROKEN"
         await keeper_of(store, signer, place=str(tmp_path / "kept")).once()
-        # It goes on, and is as long as it was.
+        # The restored ledger grows to its earlier size.
         await append(store, "acme", created(6, 10))
         await keeper_of(store, signer).sign_due(now=True)
         with pytest.raises(TenureError, match="differ from those of a signed checkpoint"):
@@ -346,7 +348,7 @@ async def test_failed_copies_are_retried_later(signer: Signer, tmp_path: Path) -
 
 
 async def test_an_unreachable_export_target_does_not_reveal_its_address() -> None:
-    shelf = CheckpointStorage("nonsense://user:hunter2@bucket/prefix")
+    copier = CheckpointStorage("nonsense://user:hunter2@bucket/prefix")
     with pytest.raises(TenureError, match="cannot be read") as refused:
-        await shelf.read("x")
+        await copier.read("x")
     assert "hunter2" not in str(refused.value)

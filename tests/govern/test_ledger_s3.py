@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: exported by hand, copied by themselves, and never replaced by older ones."""
+"""Checkpoints in a bucket: exported by command, copied automatically, and never replaced by older ones."""
 
 from pathlib import Path
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""A ledger that was tampered with, in every way, is found out and the way is named (I51, decision 30)."""
+"""Every kind of tampering with a ledger is detected and named (I51, rule 30)."""
 
 import asyncio
 import shutil
@@ -33,7 +33,7 @@ RUNS = 5
 
 
 class Scene:
-    """A tenant with runs that were sealed and signed for, and a checkpoint that was kept elsewhere."""
+    """A tenant with sealed runs and a signed ledger, and a checkpoint outside the database."""
 
     def __init__(self, engine: Engine, place: LedgerPlace, signer: Signer) -> None:
         self.engine = engine
@@ -43,7 +43,7 @@ class Scene:
         self.sealing = RunSealer(engine.store, ArtifactStore(str(place.folder / "artifacts")), None)
 
     async def run(self, *, seal: bool = True) -> int:
-        """A run that ends at once, by being canceled."""
+        """Create a run, cancel it and seal it."""
         run = await self.engine.create("build", [{"name": "compile", "tool": "make"}], input={"n": 1})
         await self.engine.cancel(run)
         if seal:
@@ -51,11 +51,11 @@ class Scene:
         return ids.run_int(run)
 
     async def change(self, kind: str = "person.added") -> None:
-        """A line of the tenant's admin chain."""
+        """Add an entry to the admin chain of the tenant."""
         await Identity(self.engine.store).put_all([], AdminChange(tenant=TENANT, kind=kind, actor="p_ada"))
 
     async def kept(self) -> LedgerCheckpoint:
-        """Sign for what is there, and take the checkpoint out."""
+        """Sign the ledger and return the checkpoint."""
         await self.keeper.append_new_runs()
         await self.keeper.seal_admin_chains()
         await self.keeper.sign_due(now=True)
@@ -94,11 +94,11 @@ async def test_an_untouched_ledger_passes_the_audit(ledger_place: LedgerPlace) -
         checkpoint = await acme.kept()
         found = await acme.check(checkpoint)
         assert found.flaws == []
-        assert found.unchecked == [NOT_IN_LEDGER], "what has no history cannot be compared with one"
+        assert found.unchecked == [NOT_IN_LEDGER], "rows without a history cannot be compared"
         assert found.erased == 0
         assert found.payloads
         assert any("payloads" in line for line in found.checked)
-        # Of each run that it was made and that it is sealed; of the open one the former; and the admin chain.
+        # Two leaves (created, sealed) for each ended run, one for the open run, one for the admin chain.
         assert (found.size, found.runs, found.deleted) == (2 * RUNS + 2, RUNS + 1, 0)
         kinds = [leaf.kind for leaf in await all_leaves(acme.engine.store, TENANT)]
         assert sorted(kinds) == sorted([*["created", "sealed"] * RUNS, "created", "admin"])
@@ -116,27 +116,27 @@ async def test_an_untouched_ledger_passes_the_audit(ledger_place: LedgerPlace) -
 async def test_a_seal_covers_events_up_to_the_last_one_sealed(
     ledger_place: LedgerPlace,
 ) -> None:
-    """Decision 30: a seal has the chain's length and head when the run ended; a later one covers what chains on."""
+    """Rule 30: a seal has the length and head of the chain when the run ended. A later seal covers later events."""
     async with scene(ledger_place, runs=1) as acme:
         store = acme.engine.store
         (run,) = await acme.engine.runs.list()
         number = ids.run_int(run.id)
         ended = [event for event in await store.read("events_of", number) if event.kind != "sealed"]
-        told = MarkReported(
+        reported = MarkReported(
             run_id=number, tenant=TENANT, context=Context("system:reporter", "system", "published")
         )
-        await acme.engine.orchestrator.send(told)
+        await acme.engine.orchestrator.send(reported)
         await acme.sealing.seal(acme.engine.orchestrator, number)
         first, second = (
             leaf for leaf in await all_leaves(store, TENANT) if leaf.kind in ("sealed", "supplement")
         )
         assert (first.kind, second.kind, second.part) == ("sealed", "supplement", 1)
-        said, later = ledger_leaves.leaf_facts(first), ledger_leaves.leaf_facts(second)
-        assert (said["events"], said["head"]) == (ended[-1].seq, ended[-1].hash.hex())
+        earlier, later = ledger_leaves.leaf_facts(first), ledger_leaves.leaf_facts(second)
+        assert (earlier["events"], earlier["head"]) == (ended[-1].seq, ended[-1].hash.hex())
         events = await store.read("events_of", number)
         assert later["head"] == events[later["events"] - 1].hash.hex()
-        assert said["events"] < later["events"]
-        assert "reported" in {event.kind for event in events[said["events"] : later["events"]]}
+        assert earlier["events"] < later["events"]
+        assert "reported" in {event.kind for event in events[earlier["events"] : later["events"]]}
         checkpoint = await acme.kept()
         assert (await acme.check(checkpoint)).flaws == []
 
@@ -154,19 +154,19 @@ async def test_retention_deletes_only_sealed_runs_and_keeps_their_leaves(ledger_
 async def test_replaced_payloads_are_found_and_erased_ones_counted(
     ledger_place: LedgerPlace,
 ) -> None:
-    """The whole root and every history fit: only the salted digests in the histories tell."""
+    """The root and all histories are consistent. Only the salted digests in the histories reveal the change."""
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
         before = await acme.check(checkpoint)
         assert before.payloads is not None
         assert before.payloads >= RUNS
         body = {"sqlite": "x'7b7d'", "postgres": "'{}'::bytea"}[ledger_place.kind]
-        await ledger_place.by_hand(f"update payload set body = {body}")
+        await ledger_place.execute_sql(f"update payload set body = {body}")
         replaced = await acme.check(checkpoint)
         assert codes(replaced) == {"PAYLOAD_CHANGED"}
         assert {flaw.place for flaw in replaced.flaws} == {run.id for run in await acme.engine.runs.list()}
-        assert replaced.checked == [], "nothing is said to be good where something is wrong"
-        await ledger_place.by_hand("delete from payload")
+        assert replaced.checked == [], "an audit with flaws lists no passed checks"
+        await ledger_place.execute_sql("delete from payload")
         erased = await acme.check(checkpoint)
         assert erased.flaws == []
         assert erased.erased == before.payloads
@@ -221,7 +221,7 @@ async def test_payloads_in_artifacts_are_compared_if_they_are_reachable(
 async def test_rows_that_differ_from_their_history_are_found(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         checkpoint = await acme.kept()
-        await ledger_place.by_hand("update step set tool = 'other'")
+        await ledger_place.execute_sql("update step set tool = 'other'")
         assert codes(await acme.check(checkpoint)) == {"ROWS_CHANGED"}
 
 
@@ -337,7 +337,7 @@ async def test_both_databases_find_the_same_tampering(ledger_place: LedgerPlace,
 async def assert_found(place: LedgerPlace, checkpoint: LedgerCheckpoint, way: str) -> None:
     statements, expected = EDITS[way]
     for statement in statements:
-        await place.by_hand(statement.format(body=SEAL_REWRITTEN[place.kind], none=NO_HASH[place.kind]))
+        await place.execute_sql(statement.format(body=SEAL_REWRITTEN[place.kind], none=NO_HASH[place.kind]))
     async with scene(place, runs=0) as acme:
         found = await acme.check(checkpoint)
         assert expected <= codes(found), found.flaws
@@ -348,8 +348,8 @@ async def test_a_run_deleted_before_its_seal_is_named(ledger_place: LedgerPlace)
         dropped = await acme.run(seal=False)
         checkpoint = await acme.kept()
     for table in ("event", "step", "payload", "run_spec"):
-        await ledger_place.by_hand(f"delete from {table} where run_id = {dropped}")
-    await ledger_place.by_hand(f"delete from run where id = {dropped}")
+        await ledger_place.execute_sql(f"delete from {table} where run_id = {dropped}")
+    await ledger_place.execute_sql(f"delete from run where id = {dropped}")
     async with scene(ledger_place, runs=0) as acme:
         (flaw,) = (await acme.check(checkpoint)).flaws
         assert (flaw.code, flaw.place) == ("RUN_DROPPED", ids.run_text(dropped))
@@ -358,21 +358,21 @@ async def test_a_run_deleted_before_its_seal_is_named(ledger_place: LedgerPlace)
 async def test_a_run_deleted_with_its_leaves_contradicts_the_checkpoint(
     ledger_place: LedgerPlace,
 ) -> None:
-    """Whoever makes the whole ledger anew, without a run, has everything fit but what was signed."""
+    """An attacker rebuilds the whole ledger without one run. Everything is consistent except with the signed checkpoint."""
     async with scene(ledger_place) as acme:
         dropped = await acme.run()
         await acme.run()
         checkpoint = await acme.kept()
         left = [leaf for leaf in await all_leaves(acme.engine.store, TENANT) if leaf.run_id != dropped]
         for table in ("ledger_leaf", "ledger_node", "ledger_checkpoint"):
-            await ledger_place.by_hand(f"delete from {table} where tenant = '{TENANT}'")
+            await ledger_place.execute_sql(f"delete from {table} where tenant = '{TENANT}'")
         entries = [
             ledger_leaves.LedgerEntry(kind=x.kind, run_id=x.run_id, part=x.part, body=x.body) for x in left
         ]
         await append(acme.engine.store, TENANT, entries)
-        assert (await acme.check()).flaws == [], "by itself it looks whole"
+        assert (await acme.check()).flaws == [], "without a checkpoint the ledger looks complete"
         assert codes(await acme.check(checkpoint)) == {"RESTORED"}
-        # It goes on, until it is as long as it was.
+        # The ledger grows to its earlier size.
         for _ in range(2):
             await acme.run()
         await acme.keeper.sign_due(now=True)
@@ -391,11 +391,11 @@ async def test_a_restored_old_backup_is_named(tmp_path: Path) -> None:
         assert (await acme.check(checkpoint)).flaws == []
     place.put_back()
     async with scene(place, runs=0) as acme:
-        assert (await acme.check()).flaws == [], "by itself it is whole"
+        assert (await acme.check()).flaws == [], "without a checkpoint the ledger looks complete"
         found = await acme.check(checkpoint)
         assert codes(found) == {"RESTORED"}
         assert "an older backup was restored" in found.flaws[0].text
-    async with scene(place, runs=RUNS + 1) as acme:  # it goes on as if nothing had been
+    async with scene(place, runs=RUNS + 1) as acme:  # the ledger grows past its earlier size
         await acme.kept()
         assert codes(await acme.check(checkpoint)) == {"REWRITTEN"}
 
@@ -404,8 +404,8 @@ async def test_a_ledger_signed_again_with_another_key_is_not_trusted(ledger_plac
     mallory = make_key(ledger_place.folder / "mallory.key")
     async with scene(ledger_place) as acme:
         await acme.kept()
-        await ledger_place.by_hand("delete from ledger_checkpoint")
-        await ledger_place.by_hand("delete from signing_key")
+        await ledger_place.execute_sql("delete from ledger_checkpoint")
+        await ledger_place.execute_sql("delete from signing_key")
         keeper = LedgerKeeper(acme.engine.store, signer=lambda: mallory)
         assert await keeper.sign_due(now=True) >= 1
         newest = await TenantLedger(acme.engine.store, TENANT).newest()
@@ -445,15 +445,15 @@ async def test_a_checkpoint_of_another_ledger_is_named(ledger_place: LedgerPlace
 
 
 async def test_the_doctor_checks_ledgers(ledger_place: LedgerPlace) -> None:
-    """I51: what was sealed is what is there."""
+    """I51: the data match their seals."""
     async with scene(ledger_place) as acme:
         await acme.kept()
         assert (await examine_database(acme.engine.store)).clean
-        await ledger_place.by_hand("delete from ledger_leaf where tenant = 'acme' and pos > 6")
+        await ledger_place.execute_sql("delete from ledger_leaf where tenant = 'acme' and pos > 6")
         report = await examine_database(acme.engine.store)
         assert set(report.found) == {"I51"}
         assert {violation.row for violation in report.violations} == {"tenant acme"}
-        await ledger_place.by_hand(
+        await ledger_place.execute_sql(
             "delete from ledger_leaf where tenant = 'acme'; delete from ledger_node where tenant = 'acme'"
         )
         assert set((await examine_database(acme.engine.store)).found) == {"I51"}
@@ -462,11 +462,11 @@ async def test_the_doctor_checks_ledgers(ledger_place: LedgerPlace) -> None:
 async def test_a_changed_ledger_is_not_signed(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         await acme.kept()
-        await ledger_place.by_hand(
+        await ledger_place.execute_sql(
             f"update ledger_node set hash = {NO_HASH[ledger_place.kind]} where tenant = 'acme' and level = 3"
         )
         await acme.run()
         assert await acme.keeper.sign_due(now=True) == 0
-        with pytest.raises(TenureError, match="differ from those of a signed checkpoint") as told:
+        with pytest.raises(TenureError, match="differ from those of a signed checkpoint") as reported:
             await TenantLedger(acme.engine.store, TENANT).sign(acme.signer)
-        assert told.value.code == "LEDGER_BROKEN"
+        assert reported.value.code == "LEDGER_BROKEN"

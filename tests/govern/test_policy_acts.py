@@ -1,4 +1,4 @@
-"""Policies and freezes as acts meet them: what holds is looked at again in the commit that intends a call."""
+"""Policies and freezes apply to acts. They are checked again in the commit that records the intention."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from tenure.sdk import Workflow
 from tenure.store.policies import PolicyRegistry
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble
-from tests.govern.act_service import ALLOW, ASK, DENY, keyed, lab_of, order, posted, receipts, verdicts
+from tests.govern.act_service import ALLOW, ASK, DENY, keyed, lab_of, order, post_effect, receipts, verdicts
 
 BROKEN = ALLOW.replace("operation: post, allow", "operation: post, when: run.budget > 3, allow")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
-def office(lab: Lab) -> PolicyRegistry:
+def registry(lab: Lab) -> PolicyRegistry:
     return PolicyRegistry(lab.engine.store, "default")
 
 
 async def _large() -> None:
-    await posted("n" * (PAYLOAD_BYTES_MAX + 1))
+    await post_effect("n" * (PAYLOAD_BYTES_MAX + 1))
 
 
 async def _unknown() -> None:
@@ -47,7 +47,7 @@ unknown = Workflow(_unknown, name="unknown")
 
 
 async def ended(lab: Lab, key: str) -> str:
-    """How a run with one act ends: a word for its code, or that it succeeded."""
+    """Run one act. Return the error code of the run, or a word for success."""
     run = await lab.start(keyed, key)
     try:
         await run.result()
@@ -58,23 +58,23 @@ async def ended(lab: Lab, key: str) -> str:
 
 @pytest.mark.clause("GOV-16", "GOV-17")
 async def test_each_intent_has_a_verdict_of_the_active_version(url: str | None) -> None:
-    """I40: another version that becomes active between two acts counts for the second, though the first was remembered. I41: a
-    condition that breaks is a denial on record, with version and rules."""
+    """I40: a version that becomes active between two acts applies to the second, although the first is cached. I41: a
+    failing condition is a recorded denial with version and rules."""
     with ServiceDouble() as service:
         async with lab_of(service, keyed, url=url) as lab:
             assert await ended(lab, "one") == "done"
-            await office(lab).install(DENY)
+            await registry(lab).install(DENY)
             run = await lab.start(keyed, "two")
             with pytest.raises(TenureError) as fault:
                 await run.result()
             assert fault.value.code == "POLICY_DENIED"
-            (told,) = await explain_decisions(lab.engine.store, run_int(run.id))
-            assert (told.version, told.rules, told.reasons) == (
+            (explained,) = await explain_decisions(lab.engine.store, run_int(run.id))
+            assert (explained.version, explained.rules, explained.reasons) == (
                 2,
                 [("never", "deny")],
                 {"never": "not on a Monday"},
             )
-            await office(lab).install(BROKEN)
+            await registry(lab).install(BROKEN)
             run = await lab.start(keyed, "three")
             with pytest.raises(TenureError) as fault:
                 await run.result()
@@ -83,7 +83,7 @@ async def test_each_intent_has_a_verdict_of_the_active_version(url: str | None) 
             assert (verdict.outcome, verdict.version, verdict.error) == ("deny", 3, "POLICY_ERROR")
             assert json.loads(verdict.rules) == [["posts", "error"]]
             assert await receipts(lab, run) == []
-            await office(lab).install(ALLOW)
+            await registry(lab).install(ALLOW)
             assert await ended(lab, "four") == "done"
             assert len(service.effects) == 2
 
@@ -93,12 +93,12 @@ async def test_a_freeze_applies_from_the_next_commit(url: str | None) -> None:
         async with lab_of(service, keyed, url=url) as lab:
             assert await ended(lab, "before") == "done"
             for scope in ("*", "wf:keyed", "cn:http"):
-                await office(lab).freeze(scope, "person:ada")
+                await registry(lab).freeze(scope, "person:ada")
                 assert await ended(lab, scope) != "done"
                 assert len(service.effects) == 1
-                await office(lab).thaw_alone(scope)
+                await registry(lab).thaw_alone(scope)
             for scope in ("wf:other", "cn:github"):
-                await office(lab).freeze(scope, "person:ada")
+                await registry(lab).freeze(scope, "person:ada")
             assert await ended(lab, "after") == "done"
 
 
@@ -107,7 +107,7 @@ async def test_a_freeze_applies_to_earlier_approvals() -> None:
         async with lab_of(service, order, policy=ASK) as lab:
             run = await lab.start(order, 7)
             assert await run.reaches("waiting_approval") == "waiting_approval"
-            await office(lab).freeze("*", "person:ada")
+            await registry(lab).freeze("*", "person:ada")
             (asked,) = await lab.engine.approvals.list(run.id)
             await lab.approve(run, by="ada", digest=asked.digest, revision=asked.revision)
             with pytest.raises(TenureError):
@@ -115,7 +115,7 @@ async def test_a_freeze_applies_to_earlier_approvals() -> None:
             assert service.effects == []
 
 
-async def _with_another_way(key: str) -> str:
+async def _with_fallback(key: str) -> str:
     try:
         await (await tenure.start(keyed, key)).result()
     except tenure.ChildFailed:
@@ -124,29 +124,29 @@ async def _with_another_way(key: str) -> str:
     return "done"
 
 
-with_another_way = Workflow(_with_another_way, name="with_another_way")
+with_fallback = Workflow(_with_fallback, name="with_fallback")
 
 
 async def test_a_person_who_freezes_is_involved_in_the_run_and_its_parent(url: str | None) -> None:
-    """A freeze makes a child fail, and so its parent go another way: whoever froze does not approve that."""
+    """A freeze makes a child run fail, so the parent uses its fallback. The person who froze cannot approve the fallback."""
     with ServiceDouble() as service:
-        async with lab_of(service, keyed, with_another_way, url=url) as lab:
-            await office(lab).freeze("*", "client:alarm", "client:alarm person:ada")
-            run = await lab.start(with_another_way, "one")
+        async with lab_of(service, keyed, with_fallback, url=url) as lab:
+            await registry(lab).freeze("*", "client:alarm", "client:alarm person:ada")
+            run = await lab.start(with_fallback, "one")
             assert await run.reaches("waiting_approval") == "waiting_approval"
             [spec] = await lab.engine.store.read("get_spec", run_int(run.id))
             assert {"client:alarm", "person:ada"} <= set(spec.involved.split())
             with pytest.raises(TenureError, match="APPROVER_IS_REQUESTER"):
                 await lab.approve(run, by="person:ada")
-            await office(lab).thaw_alone("*")
+            await registry(lab).thaw_alone("*")
             with pytest.raises(TenureError, match="APPROVER_IS_REQUESTER"):
                 await lab.approve(run, by="person:ada")
             await lab.approve(run, by="uid:7")
             assert await run.result() == "otherwise"
-            other = await lab.start(with_another_way, "two")
+            other = await lab.start(with_fallback, "two")
             assert await other.result() == "done"
             [spec] = await lab.engine.store.read("get_spec", run_int(other.id))
-            assert "person:ada" not in spec.involved, "what denied nothing of a run changed nothing in it"
+            assert "person:ada" not in spec.involved, "a freeze that denied nothing in a run involves nobody"
 
 
 async def test_another_policy_can_judge_past_verdicts(url: str | None) -> None:
@@ -156,7 +156,7 @@ async def test_another_policy_can_judge_past_verdicts(url: str | None) -> None:
             run = await lab.start(order, 7)
             await run.result()
             assert await ended(lab, "small") == "done"
-            await office(lab).install(DENY)
+            await registry(lab).install(DENY)
             assert await ended(lab, "denied") == "POLICY_DENIED"
             denied = await lab.start(order, 8)
             with pytest.raises(TenureError):
@@ -167,8 +167,8 @@ async def test_another_policy_can_judge_past_verdicts(url: str | None) -> None:
             differs = {(one.was, one.would, one.why): one.run for one in found.differs}
             assert sorted(differs) == [("allow", "deny", "big: too many"), ("deny", "allow", "posts")]
             assert differs["allow", "deny", "big: too many"] == run.id
-            (told,) = await explain_decisions(lab.engine.store, run_int(denied.id))
-            assert told.request == {"target": {"url": "/effects"}, "fields": {"json": {"n": 80}}}
+            (explained,) = await explain_decisions(lab.engine.store, run_int(denied.id))
+            assert explained.request == {"target": {"url": "/effects"}, "fields": {"json": {"n": 80}}}
             assert (await shadowing.evaluate("default", CompiledPolicy(load_policy(ALLOW)), 0, 100)).same == 2
             assert (
                 await shadowing.evaluate("default", CompiledPolicy(load_policy(ALLOW)), 0, 1)
@@ -179,7 +179,7 @@ async def test_another_policy_can_judge_past_verdicts(url: str | None) -> None:
 
 
 async def _judge(lab: Lab, condition: str) -> ShadowReport:
-    """What a policy with a condition on posts says of all that was decided."""
+    """Judge all past verdicts by a policy with a condition on posts."""
     rule = {"name": "posts", "connector": "http", "operation": "post", "when": condition, "allow": True}
     policy = json.dumps({"version": 1, "rules": [rule]})
     shadowing = ShadowEvaluation(lab.engine.store, lab.engine.artifacts.get)
@@ -202,8 +202,8 @@ async def test_proposed_and_frozen_actions_are_judged_like_completed_ones(
         async with lab_of(service, order, url=url, policy=ASK) as lab:
             asked = await lab.start(order, 7)
             assert await asked.reaches("waiting_approval") == "waiting_approval"
-            await office(lab).install(ALLOW)
-            await office(lab).freeze("*", "person:ada")
+            await registry(lab).install(ALLOW)
+            await registry(lab).freeze("*", "person:ada")
             frozen = await lab.start(order, 8)
             with pytest.raises(TenureError):
                 await frozen.result()
@@ -226,8 +226,8 @@ async def test_a_large_denied_action_is_stored_as_an_artifact(url: str | None, t
             assert fault.value.code == "POLICY_DENIED"
             found = await _judge(lab, "size(action.fields.json.n) > 1000")
             assert [one.would for one in found.differs] == ["allow"]
-            (told,) = await explain_decisions(lab.engine.store, run_int(run.id))
-            assert told.request["size"] > PAYLOAD_BYTES_MAX
+            (explained,) = await explain_decisions(lab.engine.store, run_int(run.id))
+            assert explained.request["size"] > PAYLOAD_BYTES_MAX
 
 
 async def test_an_action_that_cannot_be_stored_is_denied_anyway() -> None:
@@ -243,7 +243,7 @@ async def test_an_action_that_cannot_be_stored_is_denied_anyway() -> None:
 
 
 async def test_an_unknown_operation_is_not_stored() -> None:
-    """It was held against no schema, so there may be a secret where a reference belongs."""
+    """Its fields were not validated, so they may contain a secret instead of a reference."""
     with ServiceDouble() as service:
         async with lab_of(service, unknown) as lab:
             run = await lab.start(unknown)

@@ -1,4 +1,4 @@
-"""What a policy file may say, and what is told of one that says something else."""
+"""Validation of policy files, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -157,7 +157,11 @@ more: 1
         34: "must be one of allow, deny, needs_approval",
         35: "has no 'more'",
     }.items():
-        assert any(said.startswith(f"p.yaml:{line}:") and part in said for said in lines), (line, part, lines)
+        assert any(problem.startswith(f"p.yaml:{line}:") and part in problem for problem in lines), (
+            line,
+            part,
+            lines,
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a policy says of an action: deny beats approval beats allow, and whatever is broken or unsaid is a denial."""
+"""Evaluation of policies: deny precedes approval, approval precedes allow, and an error or a missing rule denies."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def ruled(*rules: str, **given: Any) -> Ruling:
 
 @pytest.mark.clause("GOV-16")
 def test_an_action_that_a_rule_allows_is_allowed_with_version_and_rules() -> None:
-    said = ruled("allow: true")
-    assert (said.outcome, said.version, json.loads(said.rules), said.error) == (
+    verdict = ruled("allow: true")
+    assert (verdict.outcome, verdict.version, json.loads(verdict.rules), verdict.error) == (
         "allow",
         4,
         [["r0", "allow"]],
@@ -30,22 +30,22 @@ def test_an_action_that_a_rule_allows_is_allowed_with_version_and_rules() -> Non
 
 @pytest.mark.clause("GOV-16", "GOV-17")
 def test_an_action_without_a_matching_rule_is_denied() -> None:
-    for said in (
+    for verdict in (
         ruled("allow: true", operation="label.remove"),
         ruled("allow: true", connector="other"),
         ruled("when: run.writes > 5\nallow: true"),
     ):
-        assert (said.outcome, said.error) == ("deny", "POLICY_NO_RULE")
+        assert (verdict.outcome, verdict.error) == ("deny", "POLICY_NO_RULE")
 
 
 def test_all_matching_rules_are_evaluated_and_a_denial_wins() -> None:
-    said = ruled(
+    verdict = ruled(
         "allow: true", "approval: {people: 2}", "deny: not today", "when: run.writes > 5\ndeny: too many"
     )
-    assert said.outcome == "deny"
-    assert said.error is None
-    assert said.why == "r2: not today"
-    assert json.loads(said.rules) == [
+    assert verdict.outcome == "deny"
+    assert verdict.error is None
+    assert verdict.why == "r2: not today"
+    assert json.loads(verdict.rules) == [
         ["r0", "allow"],
         ["r1", "needs_approval"],
         ["r2", "deny"],
@@ -55,30 +55,35 @@ def test_all_matching_rules_are_evaluated_and_a_denial_wins() -> None:
 
 @pytest.mark.clause("GOV-16")
 def test_an_approval_takes_precedence_over_an_allowance() -> None:
-    said = ruled("allow: true", "approval: {people: 2, group: ops, within: 2h}\nwhy: labels page people")
-    assert (said.outcome, said.people, said.people_in, said.within_seconds) == (
+    verdict = ruled("allow: true", "approval: {people: 2, group: ops, within: 2h}\nwhy: labels page people")
+    assert (verdict.outcome, verdict.people, verdict.people_in, verdict.within_seconds) == (
         "needs_approval",
         2,
         "ops",
         7200.0,
     )
-    assert said.why == "r1: labels page people"
+    assert verdict.why == "r1: labels page people"
 
 
 def test_the_strictest_approval_is_required() -> None:
-    said = ruled(
+    verdict = ruled(
         "approval: {tier: low, people: 1, group: ops, within: 1d}",
         "approval: {tier: high, people: 2, within: 3d}",
         "approval: {tier: med, people: 1, group: ops, within: 1h}",
         tier="med",
     )
-    assert (said.tier, said.people, said.people_in, said.within_seconds) == ("high", 2, "ops", 3600.0)
+    assert (verdict.tier, verdict.people, verdict.people_in, verdict.within_seconds) == (
+        "high",
+        2,
+        "ops",
+        3600.0,
+    )
 
 
 def test_rules_that_require_different_groups_deny() -> None:
-    said = ruled("approval: {group: ops}", "approval: {group: security}", "approval: {people: 2}")
-    assert (said.outcome, said.error) == ("deny", "POLICY_ERROR")
-    assert said.why.startswith("r0, r1: these rules require different groups (ops, security)")
+    verdict = ruled("approval: {group: ops}", "approval: {group: security}", "approval: {people: 2}")
+    assert (verdict.outcome, verdict.error) == ("deny", "POLICY_ERROR")
+    assert verdict.why.startswith("r0, r1: these rules require different groups (ops, security)")
 
 
 def test_an_approval_without_a_tier_has_the_tier_of_the_action() -> None:
@@ -104,10 +109,10 @@ def test_an_approval_without_a_tier_has_the_tier_of_the_action() -> None:
 )
 def test_a_condition_that_fails_or_is_not_boolean_denies(condition: str, why: str) -> None:
     """I41: a policy error is a denial, recorded."""
-    said = ruled("allow: true", f'when: "{condition}"\nallow: true')
-    assert (said.outcome, said.error) == ("deny", "POLICY_ERROR")
-    assert json.loads(said.rules) == [["r0", "allow"], ["r1", "error"]]
-    assert why in said.why
+    verdict = ruled("allow: true", f'when: "{condition}"\nallow: true')
+    assert (verdict.outcome, verdict.error) == ("deny", "POLICY_ERROR")
+    assert json.loads(verdict.rules) == [["r0", "allow"], ["r1", "error"]]
+    assert why in verdict.why
 
 
 @pytest.mark.clause("GOV-17")
@@ -118,8 +123,8 @@ def test_facts_that_cannot_be_read_deny() -> None:
         {"action": None},
         facts(fields={"labels": object()}),
     ):
-        said = asked.ruling(broken)
-        assert (said.outcome, said.error) == ("deny", "POLICY_ERROR"), broken.keys()
+        verdict = asked.ruling(broken)
+        assert (verdict.outcome, verdict.error) == ("deny", "POLICY_ERROR"), broken.keys()
 
 
 def test_a_comprehension_over_the_budget_denies_without_running() -> None:
@@ -132,9 +137,9 @@ def test_conditions_over_the_shared_budget_deny() -> None:
     condition = 'when: "size(action.fields.labels.map(a, a)) > 0"\nallow: true'
     labels = {"labels": ["x"] * 600}
     assert ruled(condition, fields=labels).outcome == "allow"
-    said = ruled(*[condition] * 20, fields=labels)
-    assert said.error == "POLICY_ERROR"
-    assert "too much time together" in said.why
+    verdict = ruled(*[condition] * 20, fields=labels)
+    assert verdict.error == "POLICY_ERROR"
+    assert "too much time together" in verdict.why
 
 
 def test_many_conditions_over_large_facts_stay_within_the_budget() -> None:
@@ -164,8 +169,8 @@ def test_a_condition_that_always_exceeds_the_budget_is_refused_at_load() -> None
     ],
 )
 def test_amounts_are_compared_exactly(condition: str, outcome: str) -> None:
-    said = ruled(f"when: {condition}\nallow: true", fields={"amount": 9007199254740993})
-    assert said.outcome == outcome
+    verdict = ruled(f"when: {condition}\nallow: true", fields={"amount": 9007199254740993})
+    assert verdict.outcome == outcome
     rounded = ruled(f"when: {condition}.0\nallow: true", fields={"amount": 9007199254740993})
     assert rounded.error == "POLICY_ERROR"
 

@@ -1,4 +1,4 @@
-"""I58: what a policy verdict relied on holds in the commit that records the intention."""
+"""I58: the facts behind a verdict still hold in the commit that records the intention."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ POLICY_PAGE = Path(__file__).parents[2] / "docs" / "policy.md"
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
@@ -50,7 +50,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 def all_facts() -> Iterator[str]:
-    """Every fact that a condition can read, by root and name."""
+    """Return every fact that a condition can read, by root and name."""
     yield from (f"action.{name}" for name in (*ACTION, "target", "fields"))
     for root, schema in SCHEMAS.items():
         yield from (f"{root}.{name}" for name in schema["properties"])
@@ -73,13 +73,13 @@ def test_every_fact_is_fixed_or_checked() -> None:
 
 
 def test_the_page_explains_why_every_fact_is_reliable() -> None:
-    told: dict[str, str] = {}
+    acts: dict[str, str] = {}
     for line in POLICY_PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) == 5 and cells[2] in ("fixed", "checked"):
             for name in cells[1].split(", "):
-                told[name.strip("`")] = cells[2]
-    assert told == {name: fact.how for name, fact in FACTS.items()}
+                acts[name.strip("`")] = cells[2]
+    assert acts == {name: fact.how for name, fact in FACTS.items()}
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_the_facts_that_a_condition_reads_are_known(condition: str, read: set[st
 
 def relied_on(*rules: str, now: int = MONDAY_10, **given: Any) -> ReliedFacts | None:
     asked = CompiledPolicy(load_policy(policy(*rules)), 1)
-    told = facts(now=now, **given)
-    return collect_relied_facts(asked, asked.ruling(told), told, "person:ada", person("ada"), now)
+    acts = facts(now=now, **given)
+    return collect_relied_facts(asked, asked.ruling(acts), acts, "person:ada", person("ada"), now)
 
 
 def test_a_ruling_relies_only_on_what_its_rules_read() -> None:
@@ -132,7 +132,7 @@ def test_a_changed_write_count_matters_only_if_the_verdict_changes() -> None:
         "when: run.writes < 900 && timestamp(time.now) < timestamp('2026-02-01T00:00:00Z')\nallow: true"
     )
     assert both is not None
-    assert both.writes == (0, 0), "of two facts only one gets a range: no combination was asked about"
+    assert both.writes == (0, 0), "only one of two facts gets a range, because combinations are not evaluated"
 
 
 def test_a_changed_time_matters_only_if_the_verdict_changes() -> None:
@@ -146,7 +146,7 @@ def test_a_changed_time_matters_only_if_the_verdict_changes() -> None:
     assert until("time.minute < 59") == (0, 60)
     assert until("time.hour < 19", MONDAY_10 + 60 * SECOND_US) == (-60, 3540)
     assert until("time.weekday < 6") == (-36_000, 50_400)
-    assert until("time.date != '' && time.minute >= 0") == (0, 60), "the shortest counts"
+    assert until("time.date != '' && time.minute >= 0") == (0, 60), "the shortest period applies"
     assert until("timestamp(time.now) < timestamp('2026-02-01T00:00:00Z')") == (-2, 21)
     assert until("timestamp(time.now) < timestamp('2026-01-12T10:00:05Z')") == (-2, 5)
     assert time_facts(MONDAY_10)["now"] == "2026-01-12T10:00:00Z"
@@ -156,9 +156,9 @@ def test_a_changed_time_matters_only_if_the_verdict_changes() -> None:
 
 
 def story() -> ActStory:
-    told = ActStory(requester="person:bob")
-    told.claim()
-    return told
+    acts = ActStory(requester="person:bob")
+    acts.claim()
+    return acts
 
 
 def relying(ruling: Ruling = ALLOW, **on: Any) -> Ruling:
@@ -167,20 +167,20 @@ def relying(ruling: Ruling = ALLOW, **on: Any) -> Ruling:
     )
 
 
-def _spend(told: ActStory) -> None:
-    told.checkpoint("main", "one", spent=(Cost("openai", "large", 1, 2, 40),))
+def _spend(acts: ActStory) -> None:
+    acts.checkpoint("main", "one", spent=(Cost("openai", "large", 1, 2, 40),))
 
 
-def _close(told: ActStory) -> None:
-    told.people["bob"] = person("bob", "release", closed_at=1)
+def _close(acts: ActStory) -> None:
+    acts.people["bob"] = person("bob", "release", closed_at=1)
 
 
-def _regroup(told: ActStory) -> None:
-    told.people["bob"] = person("bob")
+def _regroup(acts: ActStory) -> None:
+    acts.people["bob"] = person("bob")
 
 
-def _leave(told: ActStory) -> None:
-    del told.people["bob"]
+def _leave(acts: ActStory) -> None:
+    del acts.people["bob"]
 
 
 BOB = ("bob", '["approver"]', '["release"]')
@@ -190,12 +190,12 @@ BOB = ("bob", '["approver"]', '["release"]')
 @pytest.mark.parametrize(
     ("on", "change"),
     [
-        ({"writes": (0, 0)}, lambda told: told.intend(told.act("other#1"))),
+        ({"writes": (0, 0)}, lambda acts: acts.intend(acts.act("other#1"))),
         ({"spent": 0}, _spend),
         ({"person": BOB}, _close),
         ({"person": BOB}, _regroup),
         ({"person": BOB}, _leave),
-        ({"until": 5 * SECOND_US}, lambda told: told.after(5)),
+        ({"until": 5 * SECOND_US}, lambda acts: acts.after(5)),
         ({"since": 9 * SECOND_US}, lambda _: None),
     ],
     ids=["writes", "spent", "closed", "groups", "gone", "until", "since"],
@@ -203,32 +203,32 @@ BOB = ("bob", '["approver"]', '["release"]')
 def test_a_verdict_is_valid_only_while_its_facts_are_unchanged(
     on: dict[str, Any], change: Any, ruling: Ruling
 ) -> None:
-    def ask(told: ActStory) -> str:
+    def ask(acts: ActStory) -> str:
         if ruling.outcome == "deny":
-            return told.propose(ruling=given).state
-        return told.intend(ruling=given).state
+            return acts.propose(ruling=given).state
+        return acts.intend(ruling=given).state
 
-    told = story()
-    on = {name: value + told.now if name in ("since", "until") else value for name, value in on.items()}
+    acts = story()
+    on = {name: value + acts.now if name in ("since", "until") else value for name, value in on.items()}
     given = relying(ruling, **on)
     if "since" not in on:
         fresh = story()
         assert ask(fresh) == ("call" if ruling.outcome == "allow" else "refused")
         assert not fresh.violations()
-    change(told)
-    before = told.run_spend.writes
-    assert ask(told) == "again"
-    assert told.run_spend.writes == before
-    assert told.verdicts == [verdict for verdict in told.verdicts if verdict.label == "other#1"]
-    assert not told.violations()
+    change(acts)
+    before = acts.run_spend.writes
+    assert ask(acts) == "again"
+    assert acts.run_spend.writes == before
+    assert acts.verdicts == [verdict for verdict in acts.verdicts if verdict.label == "other#1"]
+    assert not acts.violations()
 
 
 def test_a_verdict_records_its_facts_but_no_roles() -> None:
-    told = story()
-    told.intend(ruling=relying(writes=(0, 3), spent=0, person=BOB))
-    assert [verdict.relied for verdict in told.verdicts] == ['{"writes":[0,3],"spent":0}']
-    told.intend(told.act("b#1"), relying(person=BOB))
-    assert told.verdicts[-1].relied is None
+    acts = story()
+    acts.intend(ruling=relying(writes=(0, 3), spent=0, person=BOB))
+    assert [verdict.relied for verdict in acts.verdicts] == ['{"writes":[0,3],"spent":0}']
+    acts.intend(acts.act("b#1"), relying(person=BOB))
+    assert acts.verdicts[-1].relied is None
 
 
 # --------------------------------------------------------------------------------------- through the door
@@ -264,11 +264,11 @@ async def test_facts_that_keep_changing_have_a_code_and_are_retried(
             async def outdated(policies: PolicyCache, *given: Any, **how: Any) -> Ruling:
                 nonlocal asked
                 asked += 1
-                said = await real(policies, *given, **how)
+                ruling_now = await real(policies, *given, **how)
                 return (
-                    Ruling(version=said.version, outcome="allow", relied=ReliedFacts(writes=(7, 7)))
+                    Ruling(version=ruling_now.version, outcome="allow", relied=ReliedFacts(writes=(7, 7)))
                     if asked <= 5
-                    else said
+                    else ruling_now
                 )
 
             monkeypatch.setattr(PolicyCache, "judge", outdated)
@@ -277,6 +277,6 @@ async def test_facts_that_keep_changing_have_a_code_and_are_retried(
             assert asked == 6, "five rounds, then the act's retry"
             assert len(service.effects) == 1
             asked = -1000
-            told = await lab.start(careful, 1)
-            assert await told.result() == "not done: POLICY_FACTS_CHANGED, 10"
-            assert await receipts(lab, told) == []
+            acts = await lab.start(careful, 1)
+            assert await acts.result() == "not done: POLICY_FACTS_CHANGED, 10"
+            assert await receipts(lab, acts) == []

@@ -1,4 +1,4 @@
-"""Versions of a policy and freezes, on every store: written once, active by two people, each change a line of the chain."""
+"""Policy versions and freezes on both stores: immutable, activated by two people, and recorded in the admin chain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOWS, DENIES = policy("allow: true"), policy("deny: not today")
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a database without policies, people and lines."""
+    """The URL of a database without policies, people and audit entries."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'site.db'}"
     return str(request.getfixturevalue("migrated_dsn"))
@@ -43,7 +43,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 
 async def people(store: Store, **roles: str) -> None:
-    """People of acme: `ada="admin"`; no roles: somebody who has left."""
+    """Create people of acme, such as `ada="admin"`. A person without roles has left."""
 
     def make(now: int) -> Transaction[tuple[None, list[object]]]:
         for name, given in roles.items():
@@ -52,7 +52,7 @@ async def people(store: Store, **roles: str) -> None:
             yield from save_rows(PersonRow("acme", name, name, listed, "[]", None, None, None, now, closed))
         return None, []
 
-    await Identity(store).change("acme", make)  # type: ignore[arg-type]  # lines of the chain: there are none
+    await Identity(store).change("acme", make)  # type: ignore[arg-type]  # no audit entries
 
 
 async def lines(store: Store) -> list[tuple[str, str, object]]:
@@ -66,13 +66,13 @@ async def lines(store: Store) -> list[tuple[str, str, object]]:
 
 async def refused(code: str, asked: object) -> None:
     with pytest.raises(TenureError) as fault:
-        await asked  # type: ignore[misc]  # whatever is to be refused
+        await asked  # type: ignore[misc]  # any awaitable
     assert fault.value.code == code
 
 
 async def outcome(store: Store, known: PolicyCache | None = None) -> tuple[str, int, str | None]:
-    said = await (known or PolicyCache(store)).ruling("acme", facts())
-    return said.outcome, said.version, said.error
+    verdict = await (known or PolicyCache(store)).ruling("acme", facts())
+    return verdict.outcome, verdict.version, verdict.error
 
 
 @pytest.mark.clause("GOV-17")
@@ -85,16 +85,16 @@ async def test_a_tenant_without_an_active_policy_is_denied_everything(url: str) 
 
 async def test_a_version_is_written_once_and_the_same_text_is_the_same_version(url: str) -> None:
     async with opened(url) as store:
-        office = PolicyRegistry(store, "acme")
-        first, is_new = await office.publish(ALLOWS, "person:ada")
+        registry = PolicyRegistry(store, "acme")
+        first, is_new = await registry.publish(ALLOWS, "person:ada")
         assert (first.version, first.text, is_new) == (1, ALLOWS, True)
-        second, _ = await office.publish(DENIES, "person:bob")
-        again, is_new = await office.publish(ALLOWS, "person:bob")
+        second, _ = await registry.publish(DENIES, "person:bob")
+        again, is_new = await registry.publish(ALLOWS, "person:bob")
         assert (second.version, again, is_new) == (2, first, False)
-        assert [line.version for line in await office.versions(100, 10)] == [2, 1]
+        assert [line.version for line in await registry.versions(100, 10)] == [2, 1]
         other, _ = await PolicyRegistry(store, "other").publish(DENIES, "person:eve")
         assert other.version == 1
-        await refused("POLICY_NOT_FOUND", office.policy(3))
+        await refused("POLICY_NOT_FOUND", registry.policy(3))
         assert await lines(store) == [
             ("policy.published", "person:ada", 1),
             ("policy.published", "person:bob", 2),
@@ -112,20 +112,20 @@ async def test_concurrent_publications_get_different_versions(url: str) -> None:
 
 async def test_a_second_person_activates_a_version(url: str) -> None:
     async with opened(url) as store:
-        office, known = PolicyRegistry(store, "acme"), PolicyCache(store)
+        registry, known = PolicyRegistry(store, "acme"), PolicyCache(store)
         await people(store, ada="admin", bob="admin", cyd="approver", dan="viewer")
-        await office.publish(ALLOWS, "person:ada")
-        await refused("POLICY_NOT_FOUND", office.activate(9, "ada", may_propose=True))
-        await refused("FORBIDDEN", office.activate(1, "cyd", may_propose=False))
-        assert (await office.activate(1, "ada", may_propose=True)).step == "proposed"
+        await registry.publish(ALLOWS, "person:ada")
+        await refused("POLICY_NOT_FOUND", registry.activate(9, "ada", may_propose=True))
+        await refused("FORBIDDEN", registry.activate(1, "cyd", may_propose=False))
+        assert (await registry.activate(1, "ada", may_propose=True)).step == "proposed"
         assert await outcome(store, known) == ("deny", 0, "POLICY_MISSING")
-        await refused("SECOND_PERSON_NEEDED", office.activate(1, "ada", may_propose=True))
+        await refused("SECOND_PERSON_NEEDED", registry.activate(1, "ada", may_propose=True))
         await refused(
-            "FORBIDDEN", office.activate(1, "dan", may_propose=True)
-        )  # whatever his credential said before
-        assert (await office.activate(1, "cyd", may_propose=False)).step == "done"
+            "FORBIDDEN", registry.activate(1, "dan", may_propose=True)
+        )  # although his credential had the role
+        assert (await registry.activate(1, "cyd", may_propose=False)).step == "done"
         assert await outcome(store, known) == ("allow", 1, None)
-        assert (await office.activate(1, "ada", may_propose=True)).step == "done"
+        assert (await registry.activate(1, "ada", may_propose=True)).step == "done"
         assert (await lines(store))[1:] == [
             ("policy.proposed", "person:ada", 1),
             ("policy.activated", "person:cyd", 1),
@@ -134,52 +134,54 @@ async def test_a_second_person_activates_a_version(url: str) -> None:
 
 async def test_a_proposal_ends_when_its_proposer_loses_the_role(url: str) -> None:
     async with opened(url) as store:
-        office = PolicyRegistry(store, "acme")
+        registry = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin", cyd="admin")
-        await office.publish(ALLOWS, "person:ada")
-        await office.activate(1, "ada", may_propose=True)
+        await registry.publish(ALLOWS, "person:ada")
+        await registry.activate(1, "ada", may_propose=True)
         await people(store, ada="")
-        assert (await office.activate(1, "bob", may_propose=True)).step == "proposed"
+        assert (await registry.activate(1, "bob", may_propose=True)).step == "proposed"
         await people(store, bob="viewer")
-        assert (await office.activate(1, "cyd", may_propose=True)).step == "proposed"
-        assert (await office.governance()).version == 0
+        assert (await registry.activate(1, "cyd", may_propose=True)).step == "proposed"
+        assert (await registry.governance()).version == 0
 
 
 async def test_a_new_proposal_replaces_the_first_and_can_be_withdrawn(url: str) -> None:
     async with opened(url) as store:
-        office = PolicyRegistry(store, "acme")
+        registry = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin")
-        await office.publish(ALLOWS, "person:ada")
-        await office.publish(DENIES, "person:ada")
-        await office.activate(1, "ada", may_propose=True)
-        assert (await office.activate(2, "bob", may_propose=True)).step == "proposed"
-        await refused("POLICY_NOT_FOUND", office.withdraw(1, "person:ada"))
-        assert (await office.withdraw(2, "person:ada")).proposed is None
-        assert (await office.activate(2, "ada", may_propose=True)).step == "proposed"
+        await registry.publish(ALLOWS, "person:ada")
+        await registry.publish(DENIES, "person:ada")
+        await registry.activate(1, "ada", may_propose=True)
+        assert (await registry.activate(2, "bob", may_propose=True)).step == "proposed"
+        await refused("POLICY_NOT_FOUND", registry.withdraw(1, "person:ada"))
+        assert (await registry.withdraw(2, "person:ada")).proposed is None
+        assert (await registry.activate(2, "ada", may_propose=True)).step == "proposed"
 
 
 async def test_of_concurrent_proposals_the_first_proposes_and_the_second_activates(url: str) -> None:
     async with opened(url) as store:
         names = [f"p{i}" for i in range(6)]
         await people(store, **dict.fromkeys(names, "admin"))
-        office = PolicyRegistry(store, "acme")
-        await office.publish(ALLOWS, "person:p0")
-        await asyncio.gather(*(office.activate(1, name, may_propose=True) for name in names))
-        row = await office.governance()
+        registry = PolicyRegistry(store, "acme")
+        await registry.publish(ALLOWS, "person:p0")
+        await asyncio.gather(*(registry.activate(1, name, may_propose=True) for name in names))
+        row = await registry.governance()
         assert (row.version, row.proposed, row.revision) == (1, None, 2)
 
 
 async def test_a_cached_version_is_not_used_after_another_one_became_active(url: str) -> None:
     async with opened(url) as store:
-        office, known = PolicyRegistry(store, "acme"), PolicyCache(store)
-        await office.install(DENIES)
+        registry, known = PolicyRegistry(store, "acme"), PolicyCache(store)
+        await registry.install(DENIES)
         assert await outcome(store, known) == ("deny", 1, None)
-        await office.install(ALLOWS)
+        await registry.install(ALLOWS)
         assert await outcome(store, known) == ("allow", 2, None)
-        await office.install(DENIES)
-        assert await outcome(store, known) == ("allow", 2, None), "which the commit of the INTENT refuses"
-        said = await known.ruling("acme", facts(), fresh=True)
-        assert (said.outcome, said.version) == ("deny", 1)
+        await registry.install(DENIES)
+        assert await outcome(store, known) == ("allow", 2, None), (
+            "the cached version stays until the commit of the INTENT refuses it"
+        )
+        verdict = await known.ruling("acme", facts(), fresh=True)
+        assert (verdict.outcome, verdict.version) == ("deny", 1)
 
 
 @pytest.mark.clause("GOV-17")
@@ -191,15 +193,15 @@ async def test_an_unreadable_version_denies(url: str) -> None:
 
 async def test_the_installation_activates_a_policy_only_if_there_are_no_people(url: str) -> None:
     async with opened(url) as store:
-        office = PolicyRegistry(store, "acme")
-        assert (await office.install(ALLOWS)).version == 1
-        assert (await office.install(ALLOWS)).revision == 1
-        await office.publish(DENIES, "person:x")
-        assert (await office.activate_alone(2)).version == 2
+        registry = PolicyRegistry(store, "acme")
+        assert (await registry.install(ALLOWS)).version == 1
+        assert (await registry.install(ALLOWS)).revision == 1
+        await registry.publish(DENIES, "person:x")
+        assert (await registry.activate_alone(2)).version == 2
         await people(store, ada="")
-        await refused("SECOND_PERSON_NEEDED", office.install(ALLOWS))
-        await refused("SECOND_PERSON_NEEDED", office.activate_alone(1))
-        assert (await office.governance()).version == 2
+        await refused("SECOND_PERSON_NEEDED", registry.install(ALLOWS))
+        await refused("SECOND_PERSON_NEEDED", registry.activate_alone(1))
+        assert (await registry.governance()).version == 2
         assert [line for line in await lines(store) if line[0] == "policy.activated"] == [
             ("policy.activated", "installation", 1),
             ("policy.activated", "installation", 2),
@@ -208,21 +210,21 @@ async def test_the_installation_activates_a_policy_only_if_there_are_no_people(u
 
 async def test_freezing_needs_one_person_and_thawing_two(url: str) -> None:
     async with opened(url) as store:
-        office = PolicyRegistry(store, "acme")
+        registry = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin", cyd="approver")
-        await office.freeze("cn:forge", "person:bob")
-        await office.freeze("*", "client:alarm")
-        again = await office.freeze("*", "person:bob")
+        await registry.freeze("cn:forge", "person:bob")
+        await registry.freeze("*", "client:alarm")
+        again = await registry.freeze("*", "person:bob")
         assert (frozen_scopes(again), again.revision) == ({"*": "client:alarm", "cn:forge": "person:bob"}, 2)
-        await refused("FORBIDDEN", office.thaw("*", "cyd", may_propose=False))
-        assert (await office.thaw("*", "ada", may_propose=True)).step == "proposed"
-        await refused("SECOND_PERSON_NEEDED", office.thaw("*", "ada", may_propose=True))
-        assert proposed_thaws(await office.governance()) == {"*": "ada"}
-        assert (await office.thaw("*", "cyd", may_propose=False)).step == "done"
-        assert (await office.thaw("wf:none", "cyd", may_propose=False)).step == "done"
-        row = await office.governance()
+        await refused("FORBIDDEN", registry.thaw("*", "cyd", may_propose=False))
+        assert (await registry.thaw("*", "ada", may_propose=True)).step == "proposed"
+        await refused("SECOND_PERSON_NEEDED", registry.thaw("*", "ada", may_propose=True))
+        assert proposed_thaws(await registry.governance()) == {"*": "ada"}
+        assert (await registry.thaw("*", "cyd", may_propose=False)).step == "done"
+        assert (await registry.thaw("wf:none", "cyd", may_propose=False)).step == "done"
+        row = await registry.governance()
         assert (frozen_scopes(row), proposed_thaws(row)) == ({"cn:forge": "person:bob"}, {})
-        await refused("SECOND_PERSON_NEEDED", office.thaw_alone("cn:forge"))
+        await refused("SECOND_PERSON_NEEDED", registry.thaw_alone("cn:forge"))
         assert await lines(store) == [
             ("freeze.begun", "person:bob", "cn:forge"),
             ("freeze.begun", "client:alarm", "*"),
@@ -233,17 +235,17 @@ async def test_freezing_needs_one_person_and_thawing_two(url: str) -> None:
 
 async def test_freezing_again_discards_the_first_vote_to_thaw(url: str) -> None:
     async with opened(url) as store:
-        office = PolicyRegistry(store, "acme")
+        registry = PolicyRegistry(store, "acme")
         await people(store, ada="admin", bob="admin")
-        await office.freeze("wf:triage", "person:bob")
-        await office.thaw("wf:triage", "ada", may_propose=True)
-        await office.freeze("wf:triage", "person:bob")
-        assert (await office.thaw("wf:triage", "bob", may_propose=True)).step == "proposed"
+        await registry.freeze("wf:triage", "person:bob")
+        await registry.thaw("wf:triage", "ada", may_propose=True)
+        await registry.freeze("wf:triage", "person:bob")
+        assert (await registry.thaw("wf:triage", "bob", may_propose=True)).step == "proposed"
 
 
 async def test_the_installation_thaws_if_there_are_no_people(url: str) -> None:
     async with opened(url) as store:
-        office = PolicyRegistry(store, "acme")
-        await office.freeze("*", "installation")
-        assert frozen_scopes(await office.thaw_alone("*")) == {}
+        registry = PolicyRegistry(store, "acme")
+        await registry.freeze("*", "installation")
+        assert frozen_scopes(await registry.thaw_alone("*")) == {}
         assert (await lines(store))[-1] == ("freeze.ended", "installation", "*")

@@ -1,5 +1,5 @@
-"""I53: no value resolved from a secret's reference, no key, hook secret, lease token or password of a DSN is in any table, log, metric,
-bundle or response, however it is written, also when whoever was given it repeats it."""
+"""I53: no resolved secret, key, hook secret, lease token or DSN password is in any table, log, metric, bundle or response, in any
+encoding, even if the receiver of the secret repeats it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.server.stage import Site, site
 from tests.server.webhook_senders import REFERENCE, GitHub, contents, make_hook, pull_request
 
 ODD = "/+ =&?%"
-"""Characters that each way of writing writes otherwise."""
+"""Characters that every encoding changes."""
 TOKEN = f"connector-token{ODD}Zq81"
 HEADER = f"header-secret{ODD}Yx72"
 COMMAND = f"command-secret{ODD}Wv63"
@@ -65,8 +65,8 @@ rules:
 """
 
 
-def written(secret: str) -> set[str]:
-    """A secret as others may write it; of base64 the part that is the same wherever it begins."""
+def encodings_of(secret: str) -> set[str]:
+    """Return the encodings of a secret. For base64, return the part that does not depend on the offset."""
     found = {secret, quote(secret, safe=""), quote(secret), quote_plus(secret), json.dumps(secret)[1:-1]}
     for before in ("", "x", "xx"):
         text = base64.b64encode(f"{before}{secret}xx".encode()).decode()[4:-8]
@@ -74,8 +74,8 @@ def written(secret: str) -> set[str]:
     return {form for form in found if len(form) >= 8}
 
 
-def every_way(secret: str) -> str:
-    """What somebody says who repeats a secret in every way."""
+def in_every_encoding(secret: str) -> str:
+    """Return a text that repeats a secret in every encoding."""
     basic = base64.b64encode(f"user:{secret}".encode()).decode()
     plain = base64.b64encode(secret.encode()).decode()
     return f"{secret} | {plain} | {basic} | {quote(secret, safe='')} | {quote_plus(secret)}"
@@ -89,31 +89,31 @@ def every_way(secret: str) -> str:
 )
 def test_a_secret_is_redacted_in_every_encoding(secret: str) -> None:
     clean = Redactor([secret.encode()])
-    said = [
+    repeated = [
         json.dumps(secret),
         quote(secret),
         re.sub("%..", lambda found: found[0].lower(), quote(secret, safe="")),
-        every_way(secret),
+        in_every_encoding(secret),
         secret.encode().hex(),
     ]
     for before in ("", "u:", "us:", "usr:"):
         whole = f"{before}{secret} and more".encode()
-        said += [
+        repeated += [
             base64.b64encode(whole).decode(),
             base64.urlsafe_b64encode(whole).decode(),
             base64.encodebytes(whole).decode(),
         ]
-    for text in said:
+    for text in repeated:
         left = clean.text(f"before {text} after")
         assert REDACTED in left, text
-        assert not [form for form in written(secret) if form in "".join(left.split())], text
-    assert secret not in str(clean.clean({"a": [every_way(secret)], secret: [secret.encode()]}))
+        assert not [form for form in encodings_of(secret) if form in "".join(left.split())], text
+    assert secret not in str(clean.clean({"a": [in_every_encoding(secret)], secret: [secret.encode()]}))
 
 
 def test_other_text_is_not_redacted() -> None:
-    said = {"status": 200, "json": {"no": 1, "list": ["a", None, 1.5, True]}}
-    assert Redactor([]).clean(said) == said
-    assert Redactor([TOKEN.encode()]).clean(said) == said
+    repeated = {"status": 200, "json": {"no": 1, "list": ["a", None, 1.5, True]}}
+    assert Redactor([]).clean(repeated) == repeated
+    assert Redactor([TOKEN.encode()]).clean(repeated) == repeated
 
 
 def test_the_longer_of_two_secrets_is_redacted_first() -> None:
@@ -134,7 +134,7 @@ def test_only_secrets_resolved_in_the_same_context_are_redacted(monkeypatch: pyt
 
 
 class Raising(ConnectorBase):
-    """A connector of somebody's own that resolves a secret and has it in all that it raises and returns."""
+    """A custom connector that resolves a secret and repeats it in every error and result."""
 
     def __init__(self) -> None:
         self.name = "raising"
@@ -150,14 +150,14 @@ class Raising(ConnectorBase):
     async def call(self, call: ConnectorCall) -> Any:
         secret = Secrets().resolve(call.fields["secret"], call.tenant).decode()
         structlog.get_logger().warning(
-            "calling", token=secret, headers=[{"authorization": every_way(secret)}]
+            "calling", token=secret, headers=[{"authorization": in_every_encoding(secret)}]
         )
         if call.fields["how"] == "result":
-            return {"echo": every_way(secret), every_way(secret): [secret]}
+            return {"echo": in_every_encoding(secret), in_every_encoding(secret): [secret]}
         try:
-            raise ValueError(every_way(secret))
+            raise ValueError(in_every_encoding(secret))
         except ValueError as cause:
-            raise TenureError("SECRET_UNAVAILABLE", f"{'.' * 480}{every_way(secret)}") from cause
+            raise TenureError("SECRET_UNAVAILABLE", f"{'.' * 480}{in_every_encoding(secret)}") from cause
 
 
 @pytest.mark.parametrize("how", ["result", "raise"])
@@ -171,37 +171,41 @@ async def test_a_secret_repeated_by_a_custom_connector_is_redacted(
         tenant="acme", operation="do", target={}, fields=fields, key="k", deadline=boot_seconds() + 5
     )
     if how == "result":
-        said = repr(await covered.call(order))
-        assert REDACTED in said
+        repeated = repr(await covered.call(order))
+        assert REDACTED in repeated
     else:
         with pytest.raises(CallFailed) as raised:
             await covered.call(order)
-        assert (raised.value.__cause__, raised.value.__context__) == (None, None), "they would bring it back"
-        said = repr(raised.value.fault)
-    assert not [form for form in written(RAISED) if form in said]
-    assert "raised-sec" not in said, "nor a part of it, cut off"
+        assert (raised.value.__cause__, raised.value.__context__) == (None, None), (
+            "chained exceptions would contain the secret"
+        )
+        repeated = repr(raised.value.fault)
+    assert not [form for form in encodings_of(RAISED) if form in repeated]
+    assert "raised-sec" not in repeated, "a truncated secret was not redacted"
 
 
 # ------------------------------------------------------------------------------------------ the whole of it
 
 
 class Echo(Double):
-    """Repeats what it was told, in every way; with 422 where it is asked to."""
+    """A service double that repeats the received secrets in every encoding, with status 422 on request."""
 
     def handle(self, request: DoubleRequest) -> DoubleReply:
-        said = {name: every_way(request.headers.get(name, "")) for name in ("authorization", "x-key")}
-        bare = every_way(request.headers.get("authorization", "").removeprefix("Bearer "))
+        repeated = {
+            name: in_every_encoding(request.headers.get(name, "")) for name in ("authorization", "x-key")
+        }
+        bare = in_every_encoding(request.headers.get("authorization", "").removeprefix("Bearer "))
         if request.path == "/refuse":
-            return DoubleReply(422, {"message": f"not with {bare} and {said}"})
+            return DoubleReply(422, {"message": f"not with {bare} and {repeated}"})
         return DoubleReply(
-            200, {"you": said, "bare": bare, bare[:40]: "a key"}, {"ETag": bare.encode("ascii").decode()}
+            200, {"you": repeated, "bare": bare, bare[:40]: "a key"}, {"ETag": bare.encode("ascii").decode()}
         )
 
 
 async def _leaking(url: str) -> Any:
-    told: list[Any] = []
+    results: list[Any] = []
     secret = {"X-Key": "env:TENURE_SECRET_acme_HEADER"}
-    told.append(
+    results.append(
         await tenure.act(
             "http.post", target={"url": f"{url}/"}, fields={"secret_headers": secret}, why="asked"
         )
@@ -215,12 +219,12 @@ async def _leaking(url: str) -> Any:
         try:
             await tenure.act(action, target=target, fields=fields)
         except tenure.ActionFailed as failed:
-            told.append(str(failed))
+            results.append(str(failed))
     fields = {"args": ["0"], "secret_env": {"TOOL": "env:TENURE_SECRET_acme_COMMAND"}}
-    told.append(await tenure.act("command.tool", fields=fields))
+    results.append(await tenure.act("command.tool", fields=fields))
     fields = {"how": "result", "secret": "env:TENURE_SECRET_acme_RAISED"}
-    told.append(await tenure.act("raising.do", fields=fields))
-    return told
+    results.append(await tenure.act("raising.do", fields=fields))
+    return results
 
 
 leaking = Workflow(_leaking, name="leaking")
@@ -238,7 +242,7 @@ sys.exit(int(sys.argv[1]))
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """What is logged during a test, as a server does it."""
+    """The log of a test, configured as in a server."""
     before, stream = structlog.get_config(), io.StringIO()
     configure_logging(stream)
     yield stream
@@ -247,21 +251,21 @@ def log() -> Iterator[io.StringIO]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database; the address of PostgreSQL's has a password."""
+    """The URL of an empty database. The URL of PostgreSQL has a password."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path / 'site.db'}"
     dsn: str = request.getfixturevalue("migrated_dsn")
     return dsn.replace("://postgres@", f"://postgres:{PASSWORD}@")
 
 
-class Heap:
-    """All that was seen."""
+class CollectedTexts:
+    """All texts that the test collected, with their places."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, str]] = []
 
     def add(self, where: str, text: str | bytes) -> None:
-        """Something that was seen; of an archive, what is in it."""
+        """Add a text. For a zip archive, add the content of its files."""
         raw = text.encode() if isinstance(text, str) else text
         if raw[:4] == b"PK\x03\x04":
             with zipfile.ZipFile(io.BytesIO(raw)) as archive:
@@ -271,22 +275,22 @@ class Heap:
             self.seen.append((where, raw.decode(errors="replace")))
 
     def find(self, secret: str) -> list[str]:
-        """Where a secret is, in any way of writing; also hexadecimal, as a database shows its bytes."""
-        forms = written(secret) | {form.encode().hex() for form in (secret, quote(secret, safe=""))}
+        """Return the places of a secret in any encoding, including hexadecimal, which databases use for bytes."""
+        forms = encodings_of(secret) | {form.encode().hex() for form in (secret, quote(secret, safe=""))}
         return [f"{where}: {form}" for where, text in self.seen for form in forms if form in text]
 
 
 async def test_no_secret_is_stored_anywhere(
     url: str, tmp_path: Path, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every kind of secret is used, and repeated by whoever was given it; then everything that was kept or said is looked through."""
+    """The test uses every kind of secret, has each receiver repeat it, and then searches all stored and sent texts."""
     for name, value in (("HEADER", HEADER), ("COMMAND", COMMAND), ("RAISED", RAISED), ("HOOK", HOOK)):
         monkeypatch.setenv(f"TENURE_SECRET_acme_{name}", value)
     monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
     signing = tmp_path / "signing.pem"
     make_key(signing)
-    heap, keys = Heap(), list[str]()
+    texts, keys = CollectedTexts(), list[str]()
     with Echo() as echo:
         way = OutboundRoute(
             hosts=(echo.url.removeprefix("http://"),), reach=AllowedNetworks(networks=("127.0.0.1",))
@@ -308,64 +312,64 @@ async def test_no_secret_is_stored_anywhere(
             s = Site(engine, service, address, stack)
             await s.tenant("acme")
             await PolicyRegistry(engine.store, "acme").install(POLICY)
-            callers = await _callers(s, heap, keys)
-            await _hooked(s, callers["admin"])
-            leased = await _leased(s, callers["runner"])
+            callers = await _callers(s, texts, keys)
+            await _use_hooks(s, callers["admin"])
+            leased = await _complete_step(s, callers["runner"])
             acme = engine.scoped(tenant="acme")
             async with engine.worker(leaking):
                 run = await acme.start(leaking, echo.url)
-                told = await acme.result(run.id, wait=50)
-            assert str(told).count(REDACTED) > 10, "everybody has repeated what they were given"
-            heap.add("the workflow's result", json.dumps(told))
+                results = await acme.result(run.id, wait=50)
+            assert str(results).count(REDACTED) > 10, "not every receiver repeated its secret"
+            texts.add("the workflow's result", json.dumps(results))
             await engine.runtime.sealing.seal(engine.orchestrator, run_int(run.id))
-            await _looked(callers, run.id)
-            heap.add(
+            await _read_all_routes(callers, run.id)
+            texts.add(
                 "what is printed",
                 f"{service!r} {engine!r} {engine.url!r}" if "sqlite" in url else f"{service!r}",
             )
         for table, rows in (await contents(url)).items():
             for row in rows:
-                heap.add(f"table {table}", row)
-    heap.add("log", log.getvalue())
+                texts.add(f"table {table}", row)
+    texts.add("log", log.getvalue())
     for file in (tmp_path / "artifacts").rglob("*"):
         if file.is_file():
-            heap.add(file.name, file.read_bytes())
-    places = {where.partition(" ")[0] for where, _ in heap.seen}
+            texts.add(file.name, file.read_bytes())
+    places = {where.partition(" ")[0] for where, _ in texts.seen}
     assert {"table", "log", "GET", "POST"} <= places
-    assert any(":events.jsonl" in where for where, _ in heap.seen), "there is a bundle"
-    assert any("tenure_" in text for where, text in heap.seen if where.endswith("/metrics")), (
-        "there are metrics"
+    assert any(":events.jsonl" in where for where, _ in texts.seen), "no bundle was collected"
+    assert any("tenure_" in text for where, text in texts.seen if where.endswith("/metrics")), (
+        "no metrics were collected"
     )
-    assert heap.find(run.id), "what is there is found"
-    assert '"event": "calling"' in log.getvalue(), "a connector has logged what it was given"
+    assert texts.find(run.id), "the search does not find a known text"
+    assert '"event": "calling"' in log.getvalue(), "the connector did not log"
 
     private = [line for line in signing.read_text().splitlines() if "-" not in line]
     for secret in (TOKEN, HEADER, COMMAND, RAISED, HOOK, PASSWORD, leased, *keys, *private):
-        assert len(secret) >= len(PASSWORD), "it is one"
-        assert heap.find(secret) == []
+        assert len(secret) >= len(PASSWORD), "the value is too short for a secret"
+        assert texts.find(secret) == []
 
 
-async def _callers(s: Site, heap: Heap, keys: list[str]) -> dict[str, httpx.AsyncClient]:
-    """Somebody of each role, whose every answer is kept."""
+async def _callers(s: Site, texts: CollectedTexts, keys: list[str]) -> dict[str, httpx.AsyncClient]:
+    """Return one client for each role. All their responses are collected."""
 
-    async def heard_answer(response: httpx.Response) -> None:
+    async def collect_response(response: httpx.Response) -> None:
         body = await response.aread()
-        if response.request.url.path != "/runner/claim":  # which is where a lease's token is handed out
+        if response.request.url.path != "/runner/claim":  # this response contains the token of the lease
             where = f"{response.request.method} {response.request.url.path}"
-            heap.add(where, body)
-            heap.add(where, repr(response.headers))
+            texts.add(where, body)
+            texts.add(where, repr(response.headers))
 
     made: dict[str, httpx.AsyncClient] = {}
     for role in ("viewer", "operator", "admin", "runner"):
         key = await s.key(role)
         keys.append(key.split("_", 2)[-1])
         made[role] = await s.caller(key)
-        made[role].event_hooks["response"] = [heard_answer]
+        made[role].event_hooks["response"] = [collect_response]
     return made
 
 
-async def _hooked(s: Site, admin: httpx.AsyncClient) -> None:
-    """A hook and a webhook, and deliveries that are signed well and badly."""
+async def _use_hooks(s: Site, admin: httpx.AsyncClient) -> None:
+    """Make a hook and a webhook, and send deliveries with valid and invalid signatures."""
     reference = "env:TENURE_SECRET_acme_HOOK"
     hook = await make_hook(s, "github", secrets=[reference])
     github = GitHub(s, hook["id"], HOOK)
@@ -381,8 +385,8 @@ async def _hooked(s: Site, admin: httpx.AsyncClient) -> None:
         await admin.get(path)
 
 
-async def _leased(s: Site, runner: httpx.AsyncClient) -> str:
-    """A step that is taken and done over HTTP; the token of its lease."""
+async def _complete_step(s: Site, runner: httpx.AsyncClient) -> str:
+    """Claim and complete a step over HTTP. Return the token of its lease."""
     plan = [{"name": "build", "tool": "build", "input": {}}]
     await s.engine.scoped(tenant="acme").create("ci", plan)
     asked = {"claim_id": "c1", "capabilities": ["default|tool:build"], "max": 1}
@@ -395,8 +399,8 @@ async def _leased(s: Site, runner: httpx.AsyncClient) -> str:
     return str(lease["token"]).removeprefix("tl_")
 
 
-async def _looked(callers: dict[str, httpx.AsyncClient], run: str) -> None:
-    """Everything that can be asked for, is."""
+async def _read_all_routes(callers: dict[str, httpx.AsyncClient], run: str) -> None:
+    """Send a GET request to every route."""
     parts: tuple[str, ...] = (
         "",
         "/status",
@@ -432,7 +436,7 @@ async def _looked(callers: dict[str, httpx.AsyncClient], run: str) -> None:
 async def test_the_doctor_finds_a_hook_that_contains_its_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody wrote into the database; what they wrote is not repeated."""
+    """The secret was written with plain SQL. The finding does not repeat it."""
     monkeypatch.setenv("TENURE_SECRET_acme_HOOK", HOOK)
     file = tmp_path / "site.db"
     async with site(f"sqlite:{file}") as s:
@@ -441,7 +445,7 @@ async def test_the_doctor_finds_a_hook_that_contains_its_secret(
         for secrets, clean in (('["hunter2"]', False), ("hunter2", False), (f'["{REFERENCE}"]', True)):
             with closing(
                 apsw.Connection(str(file))
-            ) as db:  # two libraries in one process would break its locks
+            ) as db:  # two SQLite libraries in one process would break the file locks
                 db.set_busy_timeout(10_000)
                 db.execute("update hook set secrets = ?", (secrets,))
             report = await examine_database(s.engine.store)

@@ -1,4 +1,4 @@
-"""What a run did is taken back: newest first, by a run of its own, as far as it still is as it was left."""
+"""An undo is a run that reverses the actions of another run, newest first, if their targets are unchanged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ rules:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str | None:
-    """Where a lab lies: its own SQLite file (None), or PostgreSQL."""
+    """The database of a lab: its own SQLite file (None) or the URL of PostgreSQL."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
@@ -88,13 +88,13 @@ async def test_an_undo_reverses_the_actions_of_a_run_newest_first(
         undo = lab.run(await lab.engine.undos.start(run.id, actor="person:eve"))
         undone = msgspec.convert(await undo.result(), UndoResult)
         assert outcomes(undone) == [("github.assignee.add", "undone"), ("github.label.add", "undone")]
-        # What was there before the run did anything stays: `bug` was.
+        # The label `bug` existed before the run and stays.
         assert (sorted(issue["labels"]), sorted(issue["assignees"])) == (["bug"], ["ada"])
         await lab.engine.settle()
         receipts = await lab.engine.store.read("receipts_of", run_int(run.id))
         assert [row.state for row in receipts] == ["reversed", "reversed"]
         assert {row.reversed_run for row in receipts} == {run_int(undo.id)}
-        # Once more there is nothing left to undo; and the action itself may be done again.
+        # A second undo has nothing to reverse, and the action can be done again.
         assert (await lab.engine.undos.preview(run.id)).lines == ()
         (view,) = await lab.engine.undos.list(run.id)
         assert (view.run, view.status, view.requester) == (undo.id, "succeeded", "person:eve")
@@ -107,7 +107,7 @@ async def test_a_target_changed_by_others_is_a_conflict_and_not_touched(
         run = await lab.start(triage)
         await run.result()
         issue = github.issues["acme/app", 7]
-        issue["labels"].remove("urgent")  # a person did
+        issue["labels"].remove("urgent")  # a change by a person
         undone = msgspec.convert(await lab.run(await lab.engine.undos.start(run.id)).result(), UndoResult)
         assert outcomes(undone) == [("github.assignee.add", "undone"), ("github.label.add", "conflict")]
         assert sorted(issue["labels"]) == ["bug"]
@@ -129,7 +129,7 @@ async def test_an_open_run_cannot_be_undone(github: GitHubDouble, url: str | Non
 async def test_a_reversal_must_match_the_action_that_it_reverses(
     github: GitHubDouble, url: str | None
 ) -> None:
-    """Whoever asks: the undo's rules of a policy are for nothing else."""
+    """Otherwise a caller could use the undo rules of a policy for other actions."""
     async with lab_of(github, url, triage) as lab:
         run = await lab.start(triage)
         await run.result()

@@ -1,4 +1,4 @@
-"""The one way out: what it connects to, what it lets pass, and what it says of a request that failed."""
+"""Outbound HTTP requests: allowed addresses, limits, and faults."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def soon(seconds: float = 10.0) -> float:
     return boot_seconds() + seconds
 
 
-def way_to(double: Double, **how: Any) -> OutboundRoute:
+def route_to(double: Double, **how: Any) -> OutboundRoute:
     return OutboundRoute(hosts=(double.url.removeprefix("http://"),), reach=LOCAL, **how)
 
 
@@ -132,7 +132,7 @@ def test_cloud_metadata_addresses_are_refused_in_every_notation(address: str) ->
             f"::ffff:0:{last}",  # translated
             f"::{last}",  # compatible
             f"64:ff9b::{last}",  # NAT64
-            f"64:ff9b:1::{last}",  # NAT64 of a network's own
+            f"64:ff9b:1::{last}",  # NAT64 with a network-specific prefix
             f"2002:{last}::",  # 6to4
             f"2001:0:1:1::{flipped >> 16:x}:{flipped & 0xFFFF:x}",  # Teredo
             f"2606:2800:220:1:0:5efe:{last}",  # ISATAP
@@ -188,7 +188,7 @@ def test_only_listed_hosts_are_called(url: str, is_refused: bool) -> None:
 
 
 def rebind(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
-    """Have every name lead to these addresses, one after the other; the names that were asked for."""
+    """Make each lookup return the next of these addresses. Return the list of looked up names."""
     loop = asyncio.get_running_loop()
     asked: list[str] = []
 
@@ -217,7 +217,7 @@ async def test_a_host_name_that_resolves_to_a_private_address_is_refused(
 async def test_the_checked_address_is_the_one_connected_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A name that leads to the world when it is looked at, and to this machine a moment later."""
+    """The name resolves to a public address at the check, and to this machine a moment later."""
     asked = rebind(monkeypatch, OPEN[0], "127.0.0.1")
     connected: list[str] = []
 
@@ -237,7 +237,7 @@ async def test_redirects_are_returned_and_not_followed(service: ServiceDouble) -
     with ServiceDouble() as elsewhere:
         for target in (f"http://{METADATA}/latest/", f"{elsewhere.url}/effects", "/log"):
             service.trouble(status=302, headers={"Location": target}, methods=frozenset({"GET"}))
-            answer = await send_request("GET", f"{service.url}/log", way_to(service), deadline=soon())
+            answer = await send_request("GET", f"{service.url}/log", route_to(service), deadline=soon())
             assert answer.status == 302
         assert elsewhere.requests == []
     assert len(service.requests) == 3
@@ -249,7 +249,7 @@ async def test_proxy_variables_are_ignored(service: ServiceDouble, monkeypatch: 
             monkeypatch.setenv(name, proxy.url)
             monkeypatch.setenv(name.lower(), proxy.url)
         assert (
-            await send_request("GET", f"{service.url}/log", way_to(service), deadline=soon())
+            await send_request("GET", f"{service.url}/log", route_to(service), deadline=soon())
         ).status == 200
         assert proxy.requests == []
 
@@ -266,7 +266,7 @@ async def test_requests_without_tls_go_only_to_listed_networks(
 
 
 class Large(Double):
-    """Answers with more than anybody wants to read."""
+    """A service that sends responses above the limit."""
 
     def handle(self, request: DoubleRequest) -> DoubleReply:
         packed = {"Content-Encoding": "gzip"} if request.path == "/packed" else {}
@@ -275,21 +275,21 @@ class Large(Double):
 
 async def test_a_response_is_read_up_to_a_limit_and_never_decompressed() -> None:
     with Large() as double:
-        answer = await send_request("GET", f"{double.url}/", way_to(double), deadline=soon())
+        answer = await send_request("GET", f"{double.url}/", route_to(double), deadline=soon())
         assert (answer.status, answer.cut, len(answer.body)) == (200, True, http.ANSWER_BYTES_MAX)
         assert answer.json() is None
-        packed = await send_request("GET", f"{double.url}/packed", way_to(double), deadline=soon())
+        packed = await send_request("GET", f"{double.url}/packed", route_to(double), deadline=soon())
         assert packed.body == b'"xxxxxxxxxx"'
         assert packed.json() is None
         too_much = b"x" * (http.REQUEST_BYTES_MAX + 1)
         with pytest.raises(RequestNotSent) as raised:
-            await send_request("POST", f"{double.url}/", way_to(double), deadline=soon(), content=too_much)
+            await send_request("POST", f"{double.url}/", route_to(double), deadline=soon(), content=too_much)
         assert raised.value.refused
         assert len(double.requests) == 2
 
 
 async def test_a_fault_tells_whether_anything_was_sent(service: ServiceDouble) -> None:
-    way, url = way_to(service), f"{service.url}/effects"
+    way, url = route_to(service), f"{service.url}/effects"
     with pytest.raises(RequestNotSent) as raised:
         await send_request("POST", url, way, deadline=soon(-1.0))
     assert raised.value.late
@@ -305,20 +305,20 @@ async def test_a_fault_tells_whether_anything_was_sent(service: ServiceDouble) -
 async def test_a_request_whose_deadline_passes_while_it_connects_is_not_sent(
     service: ServiceDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole process stands still between connecting and sending: no timer could fire."""
+    """The whole process is blocked between connecting and sending, so no timer can fire."""
     real = address_rules.GuardedBackend.connect_tcp
 
     async def slow(self: Any, *args: Any, **how: Any) -> Any:
         stream = await real(self, *args, **how)
         while boot_seconds() < deadline:
-            time.sleep(0.01)  # noqa: ASYNC251 # it is to stand still
+            time.sleep(0.01)  # noqa: ASYNC251 # blocks the process on purpose
         return stream
 
     monkeypatch.setattr(address_rules.GuardedBackend, "connect_tcp", slow)
     deadline = soon(0.2)
     with pytest.raises(RequestNotSent) as raised:
         await send_request(
-            "POST", f"{service.url}/effects", way_to(service), deadline=deadline, content=b"{}"
+            "POST", f"{service.url}/effects", route_to(service), deadline=deadline, content=b"{}"
         )
     assert raised.value.late
     assert service.requests == []
@@ -355,7 +355,7 @@ except RequestNotSent as fault:
 async def test_a_process_paused_past_the_deadline_sends_nothing(
     service: ServiceDouble,
 ) -> None:
-    """Failure 15: SIGSTOP between INTENT and the call. In time it is sent, too late it is not."""
+    """Failure 15: SIGSTOP between INTENT and the call. Before the deadline the call is sent, after it is not."""
     for seconds, code, effects in ((60.0, 0, 1), (LATE_SECONDS, 7, 1)):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", STOPPED, service.url, str(seconds)
@@ -373,7 +373,7 @@ async def test_a_process_paused_past_the_deadline_sends_nothing(
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate for api.example.test, which is its own authority, and its key."""
+    """Make a self-signed certificate for api.example.test, and its key."""
     return make_certificate(tmp_path, "api.example.test")
 
 
@@ -404,10 +404,10 @@ async def test_tls_and_host_use_the_name_while_connecting_to_the_address(
         assert answered.status == 200
         assert names == ["api.example.test"]
         assert f"Host: api.example.test:{port}".encode() in heard[0]
-        with pytest.raises(RequestNotSent) as raised:  # a certificate of another name
+        with pytest.raises(RequestNotSent) as raised:  # the certificate has another name
             await send_request("GET", f"https://other.example.test:{port}/", way, deadline=soon())
         assert not raised.value.refused
         usual = OutboundRoute(hosts=way.hosts, reach=LOCAL)
-        with pytest.raises(RequestNotSent):  # an authority that nobody knows
+        with pytest.raises(RequestNotSent):  # the authority is not trusted
             await send_request("GET", f"https://api.example.test:{port}/", usual, deadline=soon())
         assert len(heard) == 1

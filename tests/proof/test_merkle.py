@@ -1,4 +1,4 @@
-"""The tree of a ledger: RFC 6962's vectors, every proof, and no proof of what is not so."""
+"""The Merkle tree of a ledger: the vectors of RFC 6962, valid proofs, and no valid proof of a false claim."""
 
 from collections.abc import Callable, Iterable
 from hashlib import sha256
@@ -27,7 +27,7 @@ INPUTS = [
         "", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"
     )
 ]  # fmt: skip
-"""The leaves of the reference implementation's tests (Certificate Transparency)."""
+"""The leaves of the tests of the reference implementation (Certificate Transparency)."""
 ROOTS = [
     "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
     "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
@@ -38,18 +38,18 @@ ROOTS = [
     "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
     "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
 ]
-"""Over the first 1, 2, ... 8 of them."""
+"""The roots over the first 1, 2, ... 8 leaves."""
 
 
 def tree_root(leaves: Iterable[bytes]) -> bytes:
-    """The root over leaves, given by their hashes."""
+    """Return the root over leaf hashes."""
     tree = GrowingTree()
     for leaf in leaves:
         tree.add(leaf)
     return tree.root()
 
 
-def grown(leaves: list[bytes]) -> tuple[GrowingTree, dict[NodePlace, bytes]]:
+def tree_and_nodes(leaves: list[bytes]) -> tuple[GrowingTree, dict[NodePlace, bytes]]:
     tree = GrowingTree()
     nodes: dict[NodePlace, bytes] = {}
     for pos, leaf in enumerate(leaves):
@@ -58,12 +58,12 @@ def grown(leaves: list[bytes]) -> tuple[GrowingTree, dict[NodePlace, bytes]]:
     return tree, nodes
 
 
-def some(count: int) -> list[bytes]:
+def leaf_hashes(count: int) -> list[bytes]:
     return [leaf_hash(str(n).encode()) for n in range(count)]
 
 
-def by_the_book(leaves: list[bytes]) -> bytes:
-    """MTH of RFC 6962, 2.1, word for word."""
+def rfc_root(leaves: list[bytes]) -> bytes:
+    """MTH of RFC 6962, 2.1, implemented literally."""
     if not leaves:
         return sha256().digest()
     if len(leaves) == 1:
@@ -71,7 +71,7 @@ def by_the_book(leaves: list[bytes]) -> bytes:
     k = 1
     while k * 2 < len(leaves):
         k *= 2
-    return node_hash(by_the_book(leaves[:k]), by_the_book(leaves[k:]))
+    return node_hash(rfc_root(leaves[:k]), rfc_root(leaves[k:]))
 
 
 def test_the_roots_match_the_reference_of_the_rfc() -> None:
@@ -93,19 +93,19 @@ def test_proofs_match_the_example_of_the_rfc() -> None:
 
 @given(st.integers(0, 300))
 def test_an_incremental_tree_has_the_same_root(size: int) -> None:
-    leaves = some(size)
-    tree, nodes = grown(leaves)
-    assert tree.root() == by_the_book(leaves) == range_hash((0, size), nodes)
+    leaves = leaf_hashes(size)
+    tree, nodes = tree_and_nodes(leaves)
+    assert tree.root() == rfc_root(leaves) == range_hash((0, size), nodes)
     resumed = GrowingTree(size, [nodes[place] for place in full_subtrees(0, size)])
     resumed.add(leaf_hash(b"next"))
-    assert resumed.root() == by_the_book([*leaves, leaf_hash(b"next")])
+    assert resumed.root() == rfc_root([*leaves, leaf_hash(b"next")])
 
 
 @given(st.data(), st.integers(1, 300))
 def test_every_leaf_has_a_short_proof_that_fits_no_other_leaf(data: st.DataObject, size: int) -> None:
     pos = data.draw(st.integers(0, size - 1))
-    leaves = some(size)
-    tree, nodes = grown(leaves)
+    leaves = leaf_hashes(size)
+    tree, nodes = tree_and_nodes(leaves)
     root = tree.root()
     proof = [range_hash(span, nodes) for span in inclusion_ranges(pos, size)]
     assert len(proof) <= (size - 1).bit_length()
@@ -126,16 +126,16 @@ def test_consistency_is_proven_for_a_grown_tree_and_not_for_a_rewritten_one(
     data: st.DataObject, new: int
 ) -> None:
     old = data.draw(st.integers(0, new))
-    leaves = some(new)
-    tree, nodes = grown(leaves)
-    before = by_the_book(leaves[:old])
+    leaves = leaf_hashes(new)
+    tree, nodes = tree_and_nodes(leaves)
+    before = rfc_root(leaves[:old])
     proof = [range_hash(span, nodes) for span in consistency_ranges(old, new)]
     assert len(proof) <= new.bit_length() + 1
     assert is_consistent(old, before, new, tree.root(), proof)
     if old:
         at = data.draw(st.integers(0, old - 1))
         rewritten = [*leaves[:at], leaf_hash(b"forged"), *leaves[at + 1 :]]
-        again, other = grown(rewritten)
+        again, other = tree_and_nodes(rewritten)
         assert not is_consistent(old, before, new, again.root(), proof)
         made = [range_hash(span, other) for span in consistency_ranges(old, new)]
         assert not is_consistent(old, before, new, again.root(), made)
@@ -145,7 +145,7 @@ def test_consistency_is_proven_for_a_grown_tree_and_not_for_a_rewritten_one(
 
 
 def test_a_leaf_cannot_be_confused_with_a_node() -> None:
-    left, right = some(2)
+    left, right = leaf_hashes(2)
     assert leaf_hash(left + right) != node_hash(left, right)
 
 

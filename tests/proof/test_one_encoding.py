@@ -1,4 +1,4 @@
-"""Checkpoints, proofs, statements and signatures have one encoding: whichever bit is flipped, nothing verifies."""
+"""Checkpoints, proofs, statements and signatures have one encoding. With any bit flipped, they do not verify."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.proof.test_signed_notes import AT, BODIES, ORIGIN
 
 
 def flips(body: bytes) -> Iterator[tuple[int, bytes]]:
-    """Every copy of some bytes with one bit changed."""
+    """Yield every copy of the bytes with one bit flipped."""
     for place in range(len(body) * 8):
         changed = bytearray(body)
         changed[place // 8] ^= 1 << place % 8
@@ -31,7 +31,7 @@ def flips(body: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def accepted(body: bytes, read: Callable[[bytes], object]) -> list[int]:
-    """The bits that may be flipped without anybody noticing."""
+    """Return the flipped bits that the reader accepts."""
     found = []
     for place, changed in flips(body):
         try:
@@ -48,22 +48,22 @@ def sealed(tmp_path_factory: pytest.TempPathFactory) -> Sealed:
 
 
 class Proven:
-    """A bundle's predicate, a checkpoint over its leaf and some others, and the proof."""
+    """The predicate of a bundle, a checkpoint over its leaf and other leaves, and the proof of its leaf."""
 
-    def __init__(self, said: Predicate, checkpoint: signed_notes.LedgerCheckpoint, proof: str) -> None:
-        self.said = said
+    def __init__(self, subject: Predicate, checkpoint: signed_notes.LedgerCheckpoint, proof: str) -> None:
+        self.subject = subject
         self.checkpoint = checkpoint
         self.proof = proof.encode()
 
 
 async def proven(sealed: Sealed, at: int = AT) -> Proven:
     assert sealed.bundle.envelope is not None
-    said = open_envelope(sealed.bundle.envelope).statement.predicate
-    bodies = [*BODIES[:4], build_leaf(said).body, *BODIES[4:]]
+    subject = open_envelope(sealed.bundle.envelope).statement.predicate
+    bodies = [*BODIES[:4], build_leaf(subject).body, *BODIES[4:]]
     hashes = [merkle.leaf_hash(body) for body in bodies]
     steps = [tree_root(hashes[low:high]) for low, high in merkle.inclusion_ranges(4, len(bodies))]
     checkpoint = await sign_checkpoint(sealed.signer, ORIGIN, len(bodies), tree_root(hashes), at)
-    return Proven(said, checkpoint, signed_notes.format_proof(4, steps, bodies[4], checkpoint))
+    return Proven(subject, checkpoint, signed_notes.format_proof(4, steps, bodies[4], checkpoint))
 
 
 async def test_no_bit_of_a_checkpoint_can_be_flipped(sealed: Sealed) -> None:
@@ -77,29 +77,29 @@ async def test_no_bit_of_a_checkpoint_can_be_flipped(sealed: Sealed) -> None:
     )
 
 
-@pytest.mark.parametrize("trusting", [True, False], ids=["with a key", "without"])
+@pytest.mark.parametrize("trusting", [True, False], ids=["with a key", "without a key"])
 async def test_no_bit_of_a_proof_can_be_flipped(sealed: Sealed, trusting: bool) -> None:
     given = await proven(sealed)
     trust = sealed.trust if trusting else None
 
     def read(body: bytes) -> str:
-        return check_ledger_proof(given.said, body, given.checkpoint.note.encode(), trust)
+        return check_ledger_proof(given.subject, body, given.checkpoint.note.encode(), trust)
 
     assert "leaf 4" in read(given.proof)
     assert accepted(given.proof, read) == []
 
 
 async def test_no_bit_of_a_proof_for_another_signature_can_be_flipped(sealed: Sealed) -> None:
-    """The proof has a checkpoint over the same leaves that was signed at another time: its signature counts."""
+    """The proof has a checkpoint over the same leaves with another signature time. Its signature is verified."""
     given, later = await proven(sealed), await proven(sealed, AT + 60_000_000)
 
     def read(body: bytes) -> str:
-        return check_ledger_proof(given.said, body, later.checkpoint.note.encode(), sealed.trust)
+        return check_ledger_proof(given.subject, body, later.checkpoint.note.encode(), sealed.trust)
 
     assert "leaf 4" in read(given.proof)
     assert accepted(given.proof, read) == []
     with pytest.raises(EvidenceDefect, match="PROOF_INVALID"):
-        check_ledger_proof(given.said, given.proof, later.checkpoint.note.encode(), None)
+        check_ledger_proof(given.subject, given.proof, later.checkpoint.note.encode(), None)
 
 
 def test_no_bit_of_a_statement_or_its_signature_can_be_flipped(sealed: Sealed) -> None:
@@ -178,7 +178,7 @@ async def test_a_note_has_one_accepted_encoding(sealed: Sealed) -> None:
         signed_notes.parse_proof(proof.replace(extra, "extra "))
     other_leaf = proof.replace(extra, f"extra {base64.b64encode(BODIES[0]).decode()}").encode()
     with pytest.raises(EvidenceDefect, match="NOT_IN_LEDGER"):
-        check_ledger_proof(given.said, other_leaf, note.encode(), sealed.trust)
+        check_ledger_proof(given.subject, other_leaf, note.encode(), sealed.trust)
 
 
 def test_a_wrong_signature_of_a_trusted_key_is_not_ignored(sealed: Sealed, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Keys that seal: where they are read from, what is refused, and whom a trust file believes."""
+"""Signing keys: their sources, refused keys, and the keys that a trust file trusts."""
 
 import base64
 import os
@@ -62,7 +62,7 @@ def test_a_key_that_others_can_read_is_refused(signer: Signer, tmp_path: Path, m
         Signer.open(f"file:{file}")
     assert refused.value.code == "SIGNING_KEY_UNAVAILABLE"
     with pytest.raises(TenureError, match="chmod 600"):
-        signer.sign_now(MESSAGE)  # also one that was opened before
+        signer.sign_now(MESSAGE)  # a signer that is already open checks too
 
 
 def test_a_key_is_never_overwritten(signer: Signer, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_trusted_key_is_accepted_and_another_is_named(signer: Signer, newer: S
     assert "and these bytes" in (trust.problem(signer.id, MESSAGE + b".", signature, DAY) or "")
     untrusted = trust.problem(newer.id, MESSAGE, newer.sign_now(MESSAGE), DAY)
     assert "not among the trusted" in (untrusted or "")
-    # Re-signed by another, under the trusted key's name.
+    # Signed by another key under the id of the trusted key.
     assert trust.problem(signer.id, MESSAGE, newer.sign_now(MESSAGE), DAY) is not None
 
 
@@ -215,7 +215,7 @@ def test_a_new_key_is_trusted_by_the_endorsement_of_the_old_one(signer: Signer, 
     signature = newer.sign_now(MESSAGE)
     keys = [trusted(signer), endorsed(newer, signer, 3 * DAY)]
     assert TrustedKeys(keys).problem(newer.id, MESSAGE, signature, 4 * DAY) is None
-    # Whoever has pinned the first key believes the second, and not one that comes with the same file unendorsed.
+    # A verifier that pins the first key trusts the endorsed second key, but no unendorsed key in the same file.
     pinned = TrustedKeys(keys, roots=[signer.id])
     assert pinned.problem(newer.id, MESSAGE, signature, 4 * DAY) is None
     stranger = TrustedKeys([trusted(signer), trusted(newer)], roots=[signer.id])

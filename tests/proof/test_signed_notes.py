@@ -1,4 +1,4 @@
-"""Checkpoints and proofs as text: the forms of C2SP, and nothing else."""
+"""Checkpoints and proofs are read and written only in the text formats of C2SP."""
 
 import base64
 from collections.abc import Callable
@@ -43,7 +43,7 @@ async def proof_of(signer: Signer, bodies: list[bytes], index: int) -> signed_no
 
 
 async def test_a_checkpoint_is_a_signed_note(signer: Signer) -> None:
-    """By hand, as the specifications say it: c2sp.org/tlog-checkpoint and c2sp.org/signed-note."""
+    """The test verifies the note by the specifications: c2sp.org/tlog-checkpoint and c2sp.org/signed-note."""
     note = (await checkpoint_of(signer, BODIES)).note
     text, line = note.split("\n\n")
     origin, size, root, time = text.split("\n")

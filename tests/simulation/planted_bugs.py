@@ -1,8 +1,8 @@
-"""Bugs to be planted: each a change of one or two lines in the real code, undone afterwards.
+"""Planted bugs: each changes one or two lines of the real code and is removed after its test.
 
-A `Bug` names the function and the text in it that is replaced. The function's code is compiled anew and
-exchanged in place, so that everybody who imported it has the bug too. Text that is no longer there is an
-error: whoever rewrote the function has to say what the bug looks like now.
+A `Bug` names a function and the text in it to replace. The changed function is compiled and its `__code__` is
+replaced in place, so modules that imported the function have the bug too. If the function no longer contains the
+text, `changed_code` fails: adapt the bug to the new code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tenure.store.sqlite import statements
 
 
 class Change(NamedTuple):
-    """Text in a function, and what stands there instead."""
+    """Text in a function, and its replacement."""
 
     function: Callable[..., Any]
     old: str
@@ -45,7 +45,7 @@ class Change(NamedTuple):
 
 
 class Bug(NamedTuple):
-    """A planted bug: what it breaks, how, and a seed that is known to show it."""
+    """A planted bug: its effect, the changes that plant it, and a seed whose simulation catches it."""
 
     what: str
     changes: tuple[Change, ...]
@@ -53,19 +53,19 @@ class Bug(NamedTuple):
 
 
 def changed_code(changes: tuple[Change, ...]) -> dict[FunctionType, CodeType]:
-    """The code of each function with the bug. A text that its function does not have exactly once is an error."""
+    """Return the code of each function with the bug. Each replaced text must occur exactly once in its function."""
     sources: dict[FunctionType, str] = {}
     for function, old, new in changes:
         assert isinstance(function, FunctionType)
         source = sources.get(function) or textwrap.dedent(inspect.getsource(function))
-        assert source.count(old) == 1, f"{function.__qualname__} has no longer one {old!r}"
+        assert source.count(old) == 1, f"{function.__qualname__} no longer contains exactly one {old!r}"
         sources[function] = source.replace(old, new)
     return {function: _compiled(function, source) for function, source in sources.items()}
 
 
 @contextlib.contextmanager
 def planted(bug: Bug) -> Iterator[None]:
-    """Plant a bug while entered."""
+    """Plant a bug until the context ends."""
     codes = changed_code(bug.changes)
     before = {function: function.__code__ for function in codes}
     try:
@@ -88,7 +88,7 @@ def _compiled(function: FunctionType, source: str) -> CodeType:
 BUGS: dict[str, Bug] = {
     # ------------------------------------------------------------------------------ leases and fences
     "fence": Bug(
-        "a message counts although its lease has ended: the fence is not looked at",
+        "a message is accepted after its lease has ended, because the fence is not checked",
         (
             Change(
                 leases.require_lease,
@@ -124,10 +124,10 @@ BUGS: dict[str, Bug] = {
         1,
     ),
     "uncharged-claim": Bug(
-        "a claim is not charged", (Change(leases.grant_lease, "step.charged += 1", "pass"),), 0
+        "a claim does not use up a try", (Change(leases.grant_lease, "step.charged += 1", "pass"),), 0
     ),
     "proof-without-fence": Bug(
-        "a proof of death that comes late ends the lease of whoever has the step by now",
+        "a late proof of death ends the lease of the worker that has the step now",
         (
             Change(leases.expire_dead_lease, "if c.n != step.attempt:", "if False:"),
             Change(leases.expire_dead_lease, " or attempt.session != c.session:", ":"),
@@ -140,12 +140,12 @@ BUGS: dict[str, Bug] = {
         87,
     ),
     "release-charged": Bug(
-        "a release does not give the charge back",
+        "a release does not return the try",
         (Change(leases._give_back, "step.charged = max(0, step.charged - 1)", "pass"),),
         0,
     ),
     "unwritten-heartbeat": Bug(
-        "a heartbeat is answered with a new expiry that is not written",
+        "the reply to a heartbeat has a new expiry that is not saved",
         (
             Change(
                 heartbeats.extend_leases,
@@ -156,12 +156,12 @@ BUGS: dict[str, Bug] = {
         1,
     ),
     "cached-tick": Bug(
-        "the sweeper's tick believes a cached expiry although a heartbeat has moved it",
+        "the sweeper uses a cached expiry after a heartbeat has extended the lease",
         (Change(batch.decide_cached, " or isinstance(item.command, TIME_COMMANDS)", ""),),
         23,
     ),
     "answer-by-heartbeat": Bug(
-        "a repeated message is not known again once a heartbeat has come between",
+        "a repeated message is not recognized if a heartbeat arrived in between",
         (
             Change(
                 leases.require_lease,
@@ -172,7 +172,7 @@ BUGS: dict[str, Bug] = {
         26,
     ),
     "duplicate-not-known": Bug(
-        "a repeated message is not known again",
+        "a repeated message is not recognized",
         (
             Change(
                 leases.require_lease,
@@ -184,7 +184,7 @@ BUGS: dict[str, Bug] = {
     ),
     # ------------------------------------------------------------------------------------------ saving
     "no-version": Bug(
-        "a save does not look at the version: whoever read before a completion overwrites it",
+        "a save does not check the version, so a writer with stale data overwrites a completion",
         (
             Change(
                 statements.SqliteTransaction._as_expected,
@@ -204,7 +204,7 @@ BUGS: dict[str, Bug] = {
         3,
     ),
     "ambiguous-is-success": Bug(
-        "a commit of unknown fate is answered as if it had happened",
+        "a commit with an unknown outcome is reported as successful",
         (
             Change(
                 core.Orchestrator._commit_cached,
@@ -217,18 +217,18 @@ BUGS: dict[str, Bug] = {
         19,
     ),
     "ambiguous-again": Bug(
-        "a commit of unknown fate that did happen is carried out again",
+        "a commit with an unknown outcome that did succeed is executed again",
         (Change(batch._answer_proven, "if not proofs:", "if True:"),),
         24,
     ),
     "hash-chain": Bug(
-        "an event's hash does not cover the one before it",
+        "the hash of an event does not cover the previous event",
         (Change(Draft.decision, "run.head, run.tenant,", 'b"", run.tenant,'),),
         0,
     ),
     # ------------------------------------------------------------------------------------------ caps
     "cap-without-lock": Bug(
-        "live leases are counted before the claim's own transaction",
+        "live leases are counted outside the transaction of the claim",
         (
             Change(
                 claims.claim_steps,
@@ -240,12 +240,12 @@ BUGS: dict[str, Bug] = {
         15,
     ),
     "eager-over-cap": Bug(
-        "a run that is claimed as it is created does not ask for the cap",
+        "a run that is claimed in the commit that creates it ignores the cap",
         (Change(_capped, "return any(", "return False and any("),),
         15,
     ),
     "rate-not-counted": Bug(
-        "max_runs_per_min is not looked at",
+        "max_runs_per_min is ignored",
         (Change(admit_if_possible, "if full_until is not None:", "if False:"),),
         5,
     ),
@@ -256,7 +256,7 @@ BUGS: dict[str, Bug] = {
         4,
     ),
     "own-approval": Bug(
-        "whoever asks counts as an approver",
+        "the requester of an approval counts as an approver",
         (
             Change(
                 waits.decide_approval,
@@ -267,7 +267,7 @@ BUGS: dict[str, Bug] = {
         5,
     ),
     "voted-twice": Bug(
-        "one person counts twice",
+        "one person can vote twice",
         (
             Change(waits.decide_approval, "if c.approve and c.approver in votes:", "if False:"),
             Change(check_second_approver, "if one is not None:", "if False:"),
@@ -275,22 +275,22 @@ BUGS: dict[str, Bug] = {
         26,
     ),
     "event-id": Bug(
-        "an event that is delivered twice counts twice",
+        "an event that is sent twice is delivered twice",
         (Change(waits.deliver_event, "if run.inbox_total and", "if False and"),),
         4,
     ),
     "early-event": Bug(
-        "an event that came early is not taken by the wait for it",
+        "a wait does not take an event that arrived before it",
         (Change(termination.take_early_events, "if row is not None:", "if False:"),),
         280,
     ),
     "child-not-settled": Bug(
-        "a child's end does not settle the wait for it",
+        "the end of a child run does not settle the wait of its parent",
         (Change(waits.finish_child, 'if wait is not None and wait.state == "open":', "if False:"),),
         4,
     ),
     "human-time": Bug(
-        "the run's deadline goes on while a person is waited for",
+        "the deadline of a run keeps running during an approval",
         (
             Change(
                 Draft.show,
@@ -302,7 +302,7 @@ BUGS: dict[str, Bug] = {
     ),
     # ------------------------------------------------------------------------------- steps and closing
     "retry-too-early": Bug(
-        "a retry begins before its backoff is over",
+        "a retry starts before its backoff is over",
         (
             Change(
                 leases.retry_or_end_step,
@@ -314,7 +314,7 @@ BUGS: dict[str, Bug] = {
         2,
     ),
     "leaseless-cancel": Bug(
-        "a cancel forgets the steps that nobody has leased",
+        "canceling a run ignores its unleased steps",
         (
             Change(
                 cancel_open_step,
@@ -325,12 +325,12 @@ BUGS: dict[str, Bug] = {
         0,
     ),
     "needs-left": Bug(
-        "a step is opened although another one it needs is open",
+        "a step starts while another step that it needs is still open",
         (Change(termination.end_step, "behind.needs_left -= 1", "behind.needs_left = 0"),),
         0,
     ),
     "needs-kept": Bug(
-        "a failed allow-failure step keeps its dependents waiting",
+        "a failed step with allow_failure blocks the steps that need it",
         (
             Change(
                 termination.end_step,
@@ -341,22 +341,22 @@ BUGS: dict[str, Bug] = {
         38,
     ),
     "skip-not-counted": Bug(
-        "a step that is skipped still counts as open",
+        "a skipped step still counts as open",
         (Change(termination.end_step, "run.steps_open -= 1", 'run.steps_open -= step.state != "skipped"'),),
         0,
     ),
     "skipped-and-handed-out": Bug(
-        "a step whose condition is false is handed out",
+        "a step whose condition is false can be claimed",
         (Change(resolutions._resolve, "if made.skipped:", "if False:"),),
         21,
     ),
     "input-of-the-last-try": Bug(
-        "a step is tried again with the input that was made for the try before",
+        "a retried step gets the input of its previous attempt",
         (Change(ready_steps.make_ready, 'if step.resolution == "each":', "if False:"),),
         33,
     ),
     "input-never-made": Bug(
-        "nobody is asked to make a step's input",
+        "the input of a step is never resolved",
         (
             Change(
                 termination.owe_resolution,
@@ -367,12 +367,12 @@ BUGS: dict[str, Bug] = {
         7,
     ),
     "claimed-while-paused": Bug(
-        "a paused run's steps can be claimed",
+        "the steps of a paused run can be claimed",
         (Change(ready_steps.make_ready, "not run.paused and ", ""),),
         68,
     ),
     "key-never-again": Bug(
-        "a run that waits for its concurrency key never looks again",
+        "a run that waits for its concurrency key never checks again",
         (
             Change(
                 admit_if_possible,
@@ -400,12 +400,12 @@ BUGS: dict[str, Bug] = {
         0,
     ),
     "planner-for-ever": Bug(
-        "a planner that says nothing is waited for without an end",
+        "a run waits forever for a planner that does not answer",
         (Change(admit, 'if run.status == "planning" and', "if False and"),),
         44,
     ),
     "outbox-forgotten": Bug(
-        "what is owed to another run is deleted without being delivered",
+        "an outbox row is deleted but not delivered",
         (
             Change(
                 outbox._command,
@@ -416,7 +416,7 @@ BUGS: dict[str, Bug] = {
         4,
     ),
     "outbox-not-deleted": Bug(
-        "a delivered row stays and is delivered for ever",
+        "a delivered outbox row is not deleted and is delivered again and again",
         (Change(batch.build_save, "if item.delivery and _is_delivered(item, made)", "if False"),),
         1,
     ),
@@ -427,7 +427,7 @@ BUGS: dict[str, Bug] = {
         106,
     ),
     "act-failed-unseen": Bug(
-        "an action of an earlier attempt is said to have failed although it was done",
+        "an action that an earlier attempt completed is recorded as failed",
         (
             Change(act_outcomes.settle, 'c.state == "succeeded"', 'c.state == "succeeded" and own'),
             Change(act_outcomes.settle, "if not own:", "if False:"),
@@ -436,7 +436,7 @@ BUGS: dict[str, Bug] = {
         270,
     ),
     "act-key-shared": Bug(
-        "two runs do the action of one key",
+        "two runs perform the action of the same key",
         (
             Change(
                 acts.intend, "if holder is not None:", "if holder is not None and holder.run_id == d.run.id:"
@@ -445,17 +445,17 @@ BUGS: dict[str, Bug] = {
         84,
     ),
     "act-intended-for-ever": Bug(
-        "what is intended stays so when its step ends",
+        "a receipt stays an intention after its step has ended",
         (Change(receipts.lose_intended_receipts, 'row.state == "intent"', "False"),),
         62,
     ),
     "act-write-not-given-back": Bug(
-        "a write that did not happen stays counted",
+        "a write that did not happen still counts toward the limit",
         (Change(receipts.give_back_write, "run_spend.writes - 1", "run_spend.writes"),),
         5,
     ),
     "act-unapproved": Bug(
-        "an action is done without the approval that it needs",
+        "an action is performed without the approval that it needs",
         (
             Change(
                 acts.intend, "approval is None or not _suffices(d, approval, c.act, c.ruling, mine)", "False"
@@ -469,7 +469,7 @@ BUGS: dict[str, Bug] = {
         5,
     ),
     "sweeps-by-the-hosts-clock": Bug(
-        "a process waits for what is due by its host's clock, which may be behind the store's time",
+        "a process schedules timers by the clock of its host, which can be behind the time of the store",
         (
             Change(
                 Agenda._seconds_left,

@@ -1,7 +1,7 @@
-"""The simulator's own proof: bugs are planted into the real code, and it must find every one of them.
+"""The simulator finds every bug that is planted into the real code.
 
-Each bug has a seed that is known to show it. When the code has changed so much that it no longer does, the
-next seeds are tried, up to `SEEDS_MAX`: then the test still passes, and the seed may be brought up to date.
+Each bug has a seed that finds it. If a change of the code makes that seed useless, the test tries the seeds up to
+`SEEDS_MAX` and passes if one of them finds the bug. Update the bug's seed in that case.
 """
 
 import pytest
@@ -13,7 +13,7 @@ SEEDS_MAX = 200
 
 
 def found_by(bug: Bug) -> int | None:
-    """The first seed that shows the bug: the one that is known, else one of the first."""
+    """Return a seed that finds the bug: its own seed, else the first of `SEEDS_MAX`, else None."""
     seeds: list[int] = [bug.seed, *range(SEEDS_MAX)]
     with planted(bug):
         for seed in seeds:

@@ -1,4 +1,4 @@
-"""Worlds made from seeds: none breaks an invariant, each is the same every time, a failure can be repeated."""
+"""Simulated worlds: no seed breaks an invariant, a seed always gives the same world, and a failure can be reproduced."""
 
 import asyncio
 import os
@@ -20,36 +20,35 @@ SEEDS = 250
 
 
 def test_hundreds_of_seeds_break_no_invariant_and_heal() -> None:
-    """Crashes around commits, lost and repeated messages, pauses, wrong clocks; `make hunt` and `tenure simulate` run more."""
+    """The faults are crashes around commits, lost and repeated messages, pauses and wrong clocks. `make hunt` runs more seeds."""
     tally = run_seeds(range(SEEDS), jobs=os.cpu_count() or 1)
     assert [f"{reproduction_command(report.seed)}  # {report.violation}" for report in tally.failed] == []
     assert tally.seeds == SEEDS
     assert tally.commits > 20 * SEEDS
 
 
-def mostly(**faults: float) -> Faults:
-    """A world in which just these things go wrong."""
+def only(**faults: float) -> Faults:
     return Faults(**faults)
 
 
 @pytest.mark.parametrize(
     "faults",
     [
-        pytest.param(CALM, id="none at all"),
+        pytest.param(CALM, id="no faults"),
         # Failure 10: hosts' clocks up to ten minutes off, ahead and stepped back.
-        pytest.param(mostly(skew=3.0), id="every clock is wrong"),
-        # Failures 3, 4 and 7: workers stand still past their leases or vanish; their slots are freed.
-        pytest.param(mostly(pause=0.4, vanish=0.3), id="workers stand still or vanish"),
+        pytest.param(only(skew=3.0), id="every clock is wrong"),
+        # Failures 3, 4 and 7: workers pause past their leases or vanish. Their slots are freed.
+        pytest.param(only(pause=0.4, vanish=0.3), id="workers pause or vanish"),
         # Failure 17: the answer to a commit is lost, before or after it happened.
-        pytest.param(mostly(ambiguous_before=0.3, ambiguous_after=0.3), id="commits of unknown fate"),
+        pytest.param(only(ambiguous_before=0.3, ambiguous_after=0.3), id="commits with unknown outcome"),
         # Failures 6 and 8.
         pytest.param(
-            mostly(crash_before=0.1, crash_after=0.1, outage=2.0), id="processes and the database die"
+            only(crash_before=0.1, crash_after=0.1, outage=2.0), id="processes and the database crash"
         ),
         # Failure 28: messages permuted and duplicated.
-        pytest.param(mostly(lose=0.3, duplicate=0.6, delay=0.3), id="a bad network"),
-        # Failure 9, as far as it shows here: wake-ups are lost and nobody sweeps for a while.
-        pytest.param(mostly(deaf=1.0, unswept=3.0), id="nobody hears anything"),
+        pytest.param(only(lose=0.3, duplicate=0.6, delay=0.3), id="a bad network"),
+        # Failure 9, in part: wake-ups are lost, and the sweeper is off for a while.
+        pytest.param(only(deaf=1.0, unswept=3.0), id="lost wake-ups"),
     ],
 )
 def test_each_kind_of_fault_at_its_maximum_breaks_no_invariant(faults: Faults) -> None:
@@ -128,7 +127,7 @@ def test_a_trace_of_many_seeds_is_refused() -> None:
 # --------------------------------------------------------------------------------------------- the loop
 
 
-def loop_of(seed: int = 1) -> SimLoop:
+def sim_loop(seed: int = 1) -> SimLoop:
     return SimLoop(Random(seed))  # type: ignore[abstract]  # sockets and signals are left out on purpose
 
 
@@ -137,7 +136,7 @@ def test_time_jumps_to_the_next_timer() -> None:
         await asyncio.sleep(86_400)
         return asyncio.get_running_loop().time()
 
-    loop = loop_of()
+    loop = sim_loop()
     assert loop.run_until_complete(sleeper()) == 86_400
     loop.close()
 
@@ -162,17 +161,17 @@ def test_a_dead_host_never_runs_again_and_a_paused_one_continues() -> None:
         pausing.paused_until = 100
         await task
 
-    loop = loop_of()
+    loop = sim_loop()
     loop.run_until_complete(world(loop))
     assert sorted(seen) == ["d0@1", "p ends", "p0@1", "p1@100", "p2@101"]
     loop.close()
 
 
 def test_waiting_forever_is_detected() -> None:
-    async def forlorn(loop: SimLoop) -> None:
+    async def wait_forever(loop: SimLoop) -> None:
         await loop.create_future()
 
-    loop = loop_of()
+    loop = sim_loop()
     with pytest.raises(Stalled):
-        loop.run_until_complete(forlorn(loop))
+        loop.run_until_complete(wait_forever(loop))
     loop.close()
