@@ -1,4 +1,4 @@
-"""The installation's operator: tenants, whom they are handed to, their caps, and the chain of all that."""
+"""The installation's operator: tenants, their first admins, their caps, and the audit chain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ async def test_a_new_tenant_gets_its_first_admin(url: str) -> None:
         bill = await s.caller(enrolled.json()["key"]["key"])
         assert (await bill.get("/people")).json()["items"][0]["id"] == "bill"
         assert (await bill.post("/clients", json={"name": "bot", "roles": ["operator"]})).status_code == 201
-        # It is its own: the operator of the installation is no admin of it, nor is bill one of the installation.
+        # The installation's operator is no admin of the tenant, and bill is no operator of the installation.
         assert problem(await operator.get("/people")) == "FORBIDDEN"
         assert problem(await bill.get("/admin/tenants")) == "FORBIDDEN"
         lines = (await bill.get("/audit")).json()["items"]
@@ -173,7 +173,7 @@ async def test_the_audit_chain_is_paged_and_a_changed_entry_is_found(url: str) -
 
 
 class _Shelf:
-    """A store in which somebody has changed a line by hand."""
+    """A store in which one audit entry was changed by hand."""
 
     def __init__(self, store: Store, old: AdminEventRow, forged: AdminEventRow) -> None:
         self._store, self._old, self._forged = store, old, forged

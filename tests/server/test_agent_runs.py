@@ -1,4 +1,4 @@
-"""Agents' runs."""
+"""Runs that are started with `POST /agents/run`."""
 
 import pytest
 
@@ -21,7 +21,7 @@ async def test_an_agent_run_is_requested_immediately_and_waits_for_a_free_slot(u
         assert (first.json()["status"], first.json()["profile"]) == ("requested", "agent-runs")
         assert first.headers["location"] == f"/runs/{first.json()['id']}"
         held = await s.engine.orchestrator.claim("somebody", queues=patient.serves)
-        assert len(held) == 1, "the only slot"
+        assert len(held) == 1, "the first run takes the only slot"
         second = await operator.post("/agents/run", json={"workflow": "echo", "input": {"word": "hi"}})
         assert second.json()["status"] == "requested"
         run = second.json()["id"]
@@ -35,7 +35,6 @@ async def test_an_agent_run_is_requested_immediately_and_waits_for_a_free_slot(u
 
 
 async def _stopped(engine: Engine, lease: Lease) -> None:
-    """Whoever held the slot says that it has stopped."""
     await engine.orchestrator.send(
         c.AckCancel(
             run_id=lease.run_id, tenant=ACME, idx=lease.idx, n=lease.n, seq=1, context=engine.scope.context()

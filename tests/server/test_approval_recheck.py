@@ -1,4 +1,4 @@
-"""What was approved is looked at again when it is done: an approval that no longer suffices is asked for again (I42, I43)."""
+"""An approval is checked again before its act is done. If it no longer suffices, people are asked again (I42, I43)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ def service() -> Iterator[ServiceDouble]:
 
 
 class Story:
-    """A run of Olga's that waits for two people of the group; nobody works until they have said yes."""
+    """A run of Olga's that waits for two approvals of the group. No worker runs while people decide."""
 
     def __init__(self, s: Site, service: ServiceDouble, no: int) -> None:
         self.s, self.service, self.no = s, service, no
@@ -62,7 +62,7 @@ class Story:
         return approval
 
     async def works(self, *statuses: str) -> str:
-        """Somebody works until the run has one of these statuses."""
+        """Run a worker until the run has one of these statuses."""
         async with self.s.engine.worker(order):
             return await self.engine.run(self.run).reaches(*statuses, wait=20)
 
@@ -127,7 +127,7 @@ async def test_people_are_asked_again_if_an_approval_no_longer_suffices(
             await change(story, first)
             what = change.__name__
             assert await story.works("waiting_approval", "succeeded") == "waiting_approval", what
-            assert len(service.effects) == no, f"{what}: nothing was done on the strength of it"
+            assert len(service.effects) == no, f"{what}: nothing is done with the old approval"
             again = await story.asked()
             assert (again["id"] != first["id"], again["digest"]) == (True, first["digest"]), what
             await story.approve("cyn", "dan")
@@ -148,7 +148,7 @@ async def test_a_valid_approval_is_used_once_and_cannot_be_withdrawn_afterwards(
 
 
 async def _activate(story: Story, text: str) -> None:
-    """Two people make a policy active."""
+    """Publish a policy; two people activate it."""
     version = (await story.heads[0].post("/policies", json={"text": text})).json()["version"]
     for who in story.heads:
         answer = await who.post(f"/policies/{version}/activate")

@@ -27,7 +27,7 @@ async def start(s: Site, *plan: Any, actor: str = "person:rita", profile: str = 
 
 
 async def words(viewer: httpx.AsyncClient, run: str) -> tuple[str, list[str]]:
-    """What the run and its steps are called."""
+    """The shown statuses of the run and of its steps."""
     shown = (await viewer.get(f"/runs/{run}/status")).json()["shown"]
     return shown, [step["shown"] for step in (await viewer.get(f"/runs/{run}/steps")).json()["items"]]
 
@@ -44,13 +44,13 @@ async def test_a_gate_waits_for_a_person_and_no_worker_passes_it(url: str) -> No
         assert lease is not None
         assert await words(viewer, run) == ("RUNNING", ["RUNNING", *["PENDING"] * 3])
         nothing = await ada.post(f"/runs/{run}/approve", json=YES)
-        assert nothing.json() == {"advanced": False}, "an approval touches nothing but gates"
+        assert nothing.json() == {"advanced": False}, "an approval advances gates only"
         await complete(s, lease)
         assert await words(viewer, run) == (
             "WAITING_APPROVAL",
             ["SUCCEEDED", "WAITING_APPROVAL", "PENDING", "PENDING"],
         )
-        assert await claim(s) is None, "a gate is nobody's work"
+        assert await claim(s) is None, "a worker cannot claim a gate"
 
         answer = await ada.post(f"/runs/{run}/approve", json={**YES, "reason": "looks good"})
         assert answer.status_code == 200
@@ -96,7 +96,7 @@ async def test_an_approval_shows_its_content(url: str) -> None:
                 path, json={**YES, "digest": DIGEST}
             )
         ).json()
-        assert (again["again"], again["votes"]) == (True, 1), "one person is one, whatever keys they hold"
+        assert (again["again"], again["votes"]) == (True, 1), "a person counts once, with any of their keys"
         bob = await s.person("bob")
         second = (await bob.post(path, json={**YES, "digest": DIGEST, "reason": "fine"})).json()
         assert (second["advanced"], second["status"]) == (True, "approved")
@@ -203,8 +203,8 @@ async def test_repeated_and_concurrent_clicks_are_one_decision(url: str) -> None
             answer = await who.post(path, json=body)
             assert (answer.status_code, problem(answer)) == (409, "APPROVAL_DECIDED")
         assert (await ada.post(f"/runs/{run}/approve", json=YES)).json() == {"advanced": False}
-        assert await claim(s, run) is not None, "it goes on"
-        assert await claim(s) is None, "once"
+        assert await claim(s, run) is not None, "the run continues"
+        assert await claim(s) is None, "only once"
 
 
 @pytest.mark.clause("GWI-24")

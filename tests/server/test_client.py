@@ -1,4 +1,4 @@
-"""The client, and the command line with --server: the same words and answers as beside a database."""
+"""The Python client: the same methods and results as the engine."""
 
 import asyncio
 import inspect
@@ -46,7 +46,7 @@ def release() -> Workflow[..., Any]:
 
 @asynccontextmanager
 async def at_work(s: Site, flow: Workflow[..., Any]) -> AsyncIterator[Client]:
-    """A client of a server with a worker beside it."""
+    """A client, and a worker on the server's database."""
     assert await register_workflows(s.engine, [flow]) == []
     async with s.engine.worker(flow), Client(s.address, await s.key("operator", "viewer")) as client:
         yield client
@@ -61,7 +61,7 @@ async def test_a_client_follows_a_run_to_its_end(url: str) -> None:
         assert (view.status, view.labels, view.output) == ("succeeded", {"team": "a"}, "app:main")
         assert [step.name for step in await client.runs.steps(run)] == ["build"]
         while not (lines := await client.runs.logs(run)):
-            pass  # they are written beside the run, a moment later
+            pass  # logs are written outside of the run's commit, a moment later
         assert [line.text for line in lines] == ["building"]
         history = await client.runs.events(run)
         assert [event.seq for event in history] == list(range(1, await client.runs.version(run) + 1))
@@ -88,7 +88,7 @@ async def test_a_client_raises_the_errors_of_an_engine(url: str) -> None:
         assert failed.value.code == "STEP_FAILED"
         assert [
             told.code for told in await client.runs.failed_attempts(run)
-        ] == []  # its last try is its own line
+        ] == []  # the last attempt is not listed: it is the run's own error
         with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
             await client.get("run_2026-02-14_080000_abc123")
         with pytest.raises(TenureError, match="WORKFLOW_NOT_FOUND"):
@@ -102,7 +102,7 @@ async def test_a_client_approves_and_sends_signals(url: str) -> None:
         run = await client.submit("release", {"ref": "main", "ask": True})
         async with Client(s.address, await s.key("approver", "viewer", person="grace")) as grace:
             while not (asked := await grace.approvals.list(run)):
-                pass  # each look is a request of its own
+                pass  # each call is a request
             assert asked[0].title == "Deploy app:main?"
             assert [one.id for one in await grace.approvals.list()] == [asked[0].id]
             assert await grace.approve(run) == "approved"
@@ -122,7 +122,7 @@ async def test_a_client_streams_events(url: str) -> None:
                     return
 
         listening = asyncio.create_task(listen())
-        await asyncio.sleep(0.2)  # a listener without an id hears what comes after it
+        await asyncio.sleep(0.2)  # a stream without an event id starts at the current position
         run = await client.submit("release", {"ref": "main"})
         await asyncio.wait_for(listening, 20)
         assert {data["runId"] for _, data in seen} == {run}
@@ -176,7 +176,7 @@ BESIDE_THE_DATABASE = {
     "keys": {"page", "page_of_owner"},
     "tenants": {"audit_page", "page"},
 }
-"""What only code beside the database calls: group -> methods."""
+"""Methods that only the engine has: group -> methods."""
 OVER_A_SERVER = {"confirmations": {"confirm_as_operator"}, "workflows": {"register"}}
 
 

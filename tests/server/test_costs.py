@@ -1,4 +1,4 @@
-"""Costs over HTTP: of a run, added up, and what runners tell of."""
+"""Costs over HTTP: costs of a run, sums, and costs that runners report."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_runner_reports_costs_once_and_its_run_ends_over_its_budget(url:
         assert (told.json()["state"], told.json()["outcome"]) == ("refused", "BUDGET_EXCEEDED")
         late = await say(s, lease, "complete", 3)
         assert problem(late) == "LEASE_STALE"
-        assert await claim(runner, "c2") == [], "no further step is begun"
+        assert await claim(runner, "c2") == [], "no further step can be claimed"
         ended = (await viewer.get(f"/runs/{run}")).json()
         assert (ended["status"], ended["reason"]) == ("failed", "BUDGET_EXCEEDED")
 

@@ -1,4 +1,4 @@
-"""The `type` of an error is an address that the server itself serves, to anybody."""
+"""The `type` of an error is a URL that the server itself serves, without a credential."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""No request holds the event loop: every route there is, at the largest input it takes, bounded by the CPU time of the loop's thread
-in one turn. (Not by a clock: how busy the machine is does not matter.)"""
+"""No request blocks the event loop. Every route gets its largest input, and each turn of the loop has a limit of CPU time.
+CPU time, not elapsed time, is measured, so that the load of the machine does not matter."""
 
 import asyncio
 import http.client
@@ -26,12 +26,12 @@ from tests.server.webhook_senders import SECRET, SECRET_NAME
 BODY_BYTES = 1024 * 1024
 HOOK_BYTES = 5 * 1024 * 1024
 TRIES = 3
-"""A turn that is long once may have met something else: of some tries the best counts."""
+"""The best of a few tries counts, because one long turn may have another cause."""
 
 
 def ask(address: str, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    """A request from a thread of its own, so that nothing of the client is done in the loop's. Of an answer that does not end
-    its beginning is read."""
+    """Send a request from another thread, so that the client uses no time of the loop. Of an endless answer, only the
+    beginning is read."""
     host, port = address.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
@@ -39,7 +39,7 @@ def ask(address: str, method: str, path: str, body: bytes, headers: dict[str, st
         answer = connection.getresponse()
         endless = answer.getheader("Content-Type", "").startswith("text/event-stream")
         return answer.status, answer.read1() if endless else answer.read()
-    except OSError:  # it refused before it had read everything
+    except OSError:  # the server refused the request before it had read the whole body
         return 0, b""
     finally:
         connection.close()
@@ -48,7 +48,7 @@ def ask(address: str, method: str, path: str, body: bytes, headers: dict[str, st
 async def held(
     turns: Turns, s: Site, method: str, path: str, body: bytes, headers: dict[str, str]
 ) -> tuple[int, str]:
-    """The status of an answer, and why its request holds the loop for too long; nothing where it does not."""
+    """The status of the answer, and why the request blocks the loop for too long (empty if it does not)."""
     first = 0
     for _ in range(TRIES):
         turns.forget()
@@ -60,8 +60,8 @@ async def held(
 
 
 REACHED = frozenset({*range(200, 400), 409})
-"""Statuses that only a route's handler answers: what it did, or why that is not possible with this object. Every route has to give one
-of them at least once: a route that refuses all that it is sent before its handler would pass whatever that does."""
+"""Statuses that only a route's handler returns. Every route must return one of them at least once; otherwise a route that
+refuses every request before its handler would pass the test."""
 
 
 @pytest.mark.guard_seconds(300)
@@ -79,7 +79,9 @@ async def test_no_route_blocks_the_event_loop(
                 sender = sender_of(route)
                 room = HOOK_BYTES if sender else BODY_BYTES
                 answered[route] = {}
-                fitting = [("what fits", *delivery(route, room))] if sender else [("what fits", None, "")]
+                fitting = (
+                    [("a valid body", *delivery(route, room))] if sender else [("a valid body", None, "")]
+                )
                 for number, (name, body, kind) in enumerate([*fitting, *bodies(document, route, room)]):
                     asked = await objects.at(route)
                     text = asked.body if body is None else body
@@ -127,7 +129,7 @@ async def test_runs_of_the_widest_workflow_do_not_block_the_event_loop(url: str)
 
 
 async def test_numbers_with_many_digits_do_not_block_the_event_loop(url: str) -> None:
-    """A digest writes them in full, and 1 MB of `1e308` has 50 million digits. Nothing is started: there is no such workflow."""
+    """A digest writes numbers in full, and 1 MB of `1e308` has 50 million digits. The workflow does not exist, so no run starts."""
     many = "[" + ",".join(["1e308"] * 160_000) + "]"
     few = "[" + ",".join(["1e20", "1e-9", "0.5", "1.0"] * 40_000) + "]"
     async with site(url) as s:
@@ -269,7 +271,7 @@ async def _create(engine: Engine, plan: tuple[StepSpec, ...], concurrency_key: s
 
 
 async def _check(work: Callable[[], Awaitable[object]]) -> None:
-    """Some work holds the loop for no longer than it may, at one of some tries."""
+    """Check that the work does not block the loop for too long, in the best of a few tries."""
     held: list[str] = []
     for _ in range(TRIES):
         with watched_turns() as turns:
@@ -290,7 +292,7 @@ async def test_a_stream_that_is_far_behind_does_not_block_the_event_loop(url: st
         await save_workflow(s.engine.store, "acme", "echo", "1", "declared", echo, "d")
         key = await s.key("operator", "viewer")
         caller = await s.caller(key)
-        # Somebody who listens keeps what comes in the server's memory; when nobody does, it is read from the database.
+        # With an open stream, new events stay in the server's memory. Without one, they are read from the database.
         async with caller.stream("GET", "/events/stream", params={"type": "approval.reminder"}) as quiet:
             beginning = await anext(quiet.aiter_text())
             place = next(line for line in beginning.splitlines() if line.startswith("id: "))[4:]
@@ -302,15 +304,15 @@ async def test_a_stream_that_is_far_behind_does_not_block_the_event_loop(url: st
 
 
 async def _catch_up(s: Site, key: str, place: str) -> None:
-    """Listen to all that has come since a place."""
+    """Read all events after a position."""
     with watched_turns() as turns:
         heard = await asyncio.to_thread(listen, s.address, key, place, COMMITS * RUNS)
-    assert len(set(re.findall(rb"run_[\w-]+", heard))) == COMMITS * RUNS, "each once"
+    assert len(set(re.findall(rb"run_[\w-]+", heard))) == COMMITS * RUNS, "every run is reported"
     assert turns.longest() <= HELD_SECONDS_MAX, turns.told()
 
 
 def listen(address: str, key: str, after: str, events: int) -> bytes:
-    """So many events of a stream; then hang up."""
+    """Read this number of events from a stream, then disconnect."""
     host, port = address.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:

@@ -1,4 +1,4 @@
-"""Live status: who hears what, in which order, and when a stream ends."""
+"""Event streams: which events a client gets, in which order, and when a stream ends."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,11 @@ from tests.server.stage import Site, problem, site
 
 QUEUES = ("default|tool:a", "default|tool:b")
 SECONDS_MAX = 20.0
-"""What a story waits at most for something that is bound to come."""
+"""The longest wait for an event that must come."""
 
 
 class Ear:
-    """A stream as a client reads it."""
+    """The client side of a stream."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self._answer = answer
@@ -40,7 +40,7 @@ class Ear:
         self.comments: list[str] = []
 
     async def frame(self) -> dict[str, Any]:
-        """The next event; StopAsyncIteration: the stream has ended."""
+        """The next event. Raises StopAsyncIteration when the stream has ended."""
         data = None
         async with asyncio.timeout(SECONDS_MAX):
             async for line in self._lines:
@@ -61,11 +61,11 @@ class Ear:
         raise StopAsyncIteration
 
     async def heard(self, count: int) -> list[tuple[str, Any]]:
-        """So many events, in short: (type, what it is about)."""
+        """The next `count` events, each as (type, status or step)."""
         return [_short(await self.frame()) for _ in range(count)]
 
     async def ends(self) -> None:
-        """Read until it ends."""
+        """Read until the stream ends."""
         with contextlib.suppress(StopAsyncIteration):
             while await self.frame():
                 pass
@@ -78,7 +78,7 @@ def _short(frame: dict[str, Any]) -> tuple[str, Any]:
 
 @asynccontextmanager
 async def listening(caller: httpx.AsyncClient, after: str | None = None, **params: Any) -> AsyncIterator[Ear]:
-    """An open stream that is known to hear what comes."""
+    """An open stream that gets all later events."""
     headers = {} if after is None else {"Last-Event-ID": after}
     async with caller.stream("GET", "/events/stream", params=params, headers=headers) as answer:
         if answer.status_code != 200:
@@ -93,7 +93,7 @@ def acme(s: Site, tenant: str = "acme") -> Engine:
 
 
 async def work(s: Site, engine: Engine, profile: str = "agent-runs", tenant: str = "acme") -> str:
-    """A run of two steps, from its beginning to its end."""
+    """Run two steps to the end."""
     run = await acme(s, tenant).create("report", [{"name": "a"}, {"name": "b"}], profile=profile)
     for _ in range(2):
         [lease] = await engine.orchestrator.claim("bob", queues=QUEUES)
@@ -158,7 +158,7 @@ async def test_a_reconnecting_client_gets_the_remaining_events_once(url: str) ->
             assert again == STORY
         async with listening(
             viewer, last_event_id=place
-        ) as ear:  # from the database: nobody listened meanwhile
+        ) as ear:  # read from the database: no stream was open in between
             assert await ear.heard(3) == rest
             assert await ear.heard(5) == again
 
@@ -169,7 +169,7 @@ async def test_a_stream_cut_before_its_first_event_misses_nothing(url: str) -> N
         async with listening(viewer, run=(await acme(s).create("w", [{"name": "a"}]))) as ear:
             other = await acme(s).create("w", [{"name": "a"}])
             asking = asyncio.ensure_future(ear.frame())
-            while ear.last_id is None:  # noqa: ASYNC110 - it is set by reading what is on its way
+            while ear.last_id is None:  # noqa: ASYNC110 - reading sets it
                 await asyncio.sleep(0)
             place = ear.last_id
             asking.cancel()
@@ -194,7 +194,7 @@ async def test_streams_are_filtered_by_run_and_type(url: str) -> None:
 
 
 async def test_a_stream_has_commits_of_other_processes_without_notifications(url: str) -> None:
-    """Nothing wakes the reader here: beneath the hints lies its poll."""
+    """Without notifications, the reader finds the commits by polling."""
     async with (
         site(url) as s,
         Engine(url, migrate=False, sweep=False) as other,
@@ -208,11 +208,11 @@ async def test_a_burst_does_not_disconnect_a_fast_reader(url: str, monkeypatch: 
     monkeypatch.setattr(feed_follower, "QUEUE_BYTES_MAX", 8 * 1024)
     monkeypatch.setattr(feed_follower, "TURN_BYTES", 1024)
     monkeypatch.setattr(feed_follower, "MISSED_ROWS", 7)
-    monkeypatch.setattr(feed_follower, "PAUSE_SECONDS", 1.0)  # so that many commits are read at once
+    monkeypatch.setattr(feed_follower, "PAUSE_SECONDS", 1.0)  # so that one read has many commits
     async with site(url) as s, listening(await s.as_("viewer")) as ear:
         runs = [await acme(s).create("w", [{"name": "a"}]) for _ in range(100)]
         assert [(await ear.frame())["runId"] for _ in runs] == runs
-        # 1 is where the feed was opened
+        # Position 1 is the start of the feed.
         async with listening(
             await s.as_("viewer"),
             after=(await s.service.feed.cursors()).encode("acme", 2, 0) if "sqlite" in url else ear.last_id,
@@ -232,23 +232,23 @@ async def test_a_stream_has_no_events_of_other_tenants(url: str) -> None:
 
 
 def number(text: str) -> int:
-    """An id as a reader may look at it: 128 bits."""
+    """An event id as a 128-bit number."""
     return int.from_bytes(urlsafe_b64decode(text + "=="), "big")
 
 
 def check_unrelated(texts: list[str]) -> None:
-    """Nothing of one id is to be seen in another: not in its first characters, its bits, its order, or how far apart they are."""
+    """Check that no id reveals another: not by a common prefix, by its bits, or by the distance between them."""
     numbers = [number(text) for text in texts]
     for one, other in itertools.combinations(range(len(texts)), 2):
-        assert (numbers[one] ^ numbers[other]).bit_length() > 92, "they begin alike"
-        assert 20 <= (numbers[one] ^ numbers[other]).bit_count() <= 108, "their bits are alike"
-        assert abs(numbers[one] - numbers[other]) > 2**88, "they are near each other"
+        assert (numbers[one] ^ numbers[other]).bit_length() > 92, "the ids share a prefix"
+        assert 20 <= (numbers[one] ^ numbers[other]).bit_count() <= 108, "the bits of the ids are similar"
+        assert abs(numbers[one] - numbers[other]) > 2**88, "the ids are close to each other"
     apart = [later - former for former, later in itertools.pairwise(numbers)]
-    assert len(set(apart)) == len(apart), "equal gaps look equal"
+    assert len(set(apart)) == len(apart), "equal distances of positions give equal distances of ids"
 
 
 def test_ids_of_adjacent_events_are_unrelated() -> None:
-    """Also without chance, of which a dead letter's id has none."""
+    """Also without the random part: the id of a dead letter has none."""
     places = FeedCursors(bytes(range(32)))
     in_order = [places.encode("acme", 1_000 + gap, 1) for gap in range(100)]
     check_unrelated(in_order + [places.encode("globex", 1_000 + gap, 1) for gap in range(100)])
@@ -256,11 +256,11 @@ def test_ids_of_adjacent_events_are_unrelated() -> None:
     check_unrelated([places.encode("acme", 1_000, 1, chance) for chance in range(100)])
     check_unrelated([FeedCursors(bytes([key]) * 32).encode("acme", 1_000, 1) for key in range(100)])
     rising = sum(number(one) < number(other) for one, other in itertools.pairwise(in_order))
-    assert 25 <= rising <= 75, "their order is that of the positions"
+    assert 25 <= rising <= 75, "the order of the ids follows the order of the positions"
 
 
 async def test_an_event_id_reveals_nothing_about_other_tenants(url: str) -> None:
-    """Between events of one tenant another one does nothing, a little, or much: the ids do not show it, and each is a place to go on from."""
+    """The ids do not show how many events of other tenants lie between, and a stream can continue from each of them."""
     between = (0, 0, 0, 3, 3, 3, 12, 0)
     async with site(url) as s:
         viewer, theirs = await s.as_("viewer"), await s.as_("viewer", tenant="globex")
@@ -280,11 +280,15 @@ async def test_an_event_id_reveals_nothing_about_other_tenants(url: str) -> None
         mine = [(text, run) for text, run in heard if run]
         for (text, _), (_, following) in itertools.pairwise(mine):
             async with listening(viewer, after=text) as ear:
-                assert (await ear.frame())["runId"] == following, "it goes on where it was"
-                assert ear.last_id not in dict(heard), "the same place looks different each time"
+                assert (await ear.frame())["runId"] == following, "the stream continues after the id"
+                assert ear.last_id not in dict(heard), "the same position gets a new id each time"
         answer = await theirs.get("/events/stream", headers={"Last-Event-ID": mine[0][0]})
-        assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET"), "another tenant's is none"
-        assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), "nor is a position told"
+        assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET"), (
+            "an id of another tenant is unknown"
+        )
+        assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), (
+            "the message contains no position"
+        )
 
 
 async def test_an_invalid_or_expired_event_id_is_answered(url: str) -> None:
@@ -350,11 +354,11 @@ async def test_a_slow_reader_is_disconnected(url: str) -> None:
         reader, writer = await _by_hand(s, key)
         async with listening(await s.as_("viewer")) as quick:
             async with asyncio.timeout(SECONDS_MAX):
-                while len(s.service.follower) < 2:  # noqa: ASYNC110 - the server has no event for us
+                while len(s.service.follower) < 2:  # noqa: ASYNC110 - there is no event to wait for
                     await asyncio.sleep(0.01)
             slow = next(one for one in s.service.follower.listeners if one.credential == key.split("_")[1])
             async with asyncio.timeout(SECONDS_MAX):
-                while slow.ended is None:  # as many frames as the sockets' buffers and its queue take
+                while slow.ended is None:  # until the buffers of the sockets and the queue are full
                     slow.put(b":" + b"x" * 60_000 + b"\n\n")
                     await asyncio.sleep(0)
             assert slow.ended == "slow"
@@ -368,7 +372,7 @@ async def test_a_slow_reader_is_disconnected(url: str) -> None:
 
 
 async def _by_hand(s: Site, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stream over a plain socket, of which nothing is read."""
+    """Open a stream over a plain socket and read nothing."""
     address = httpx.URL(s.address)
     reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
     writer.write(f"GET /events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())

@@ -1,5 +1,5 @@
-"""Behind proxies: where a request comes from is what the trusted ones say, so that a lock-out can neither be dodged nor turned
-on others; and HSTS where somebody came by TLS."""
+"""Behind proxies, the client address comes from trusted proxies only, so that a lock-out can be neither evaded nor aimed at others.
+HSTS is sent to clients that used TLS."""
 
 import ssl
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_the_client_address_is_counted_from_the_right(
 def test_the_standard_header_is_read_the_same_way(value: str, proxies: int, found: str | None) -> None:
     headers = [(b"x-forwarded-for", VICTIM.encode()), (b"forwarded", value.encode())]
     assert client_address(headers, proxies, FORWARDED) == found
-    assert client_address(headers, 1) == VICTIM, "which of the two is read is set up, not sent"
+    assert client_address(headers, 1) == VICTIM, "a setting, not the request, selects the header that is read"
 
 
 def test_addresses_of_one_machine_count_as_one() -> None:
@@ -92,13 +92,13 @@ async def test_a_lock_out_cannot_be_evaded_or_aimed_at_others(
     monkeypatch.setattr(authentication, "REFUSALS_BURST", 3.0)
     monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.001)
     async with site(url, behind_proxy=True, trusted_proxies=2) as s:
-        for number in range(3):  # it claims to be the victim, and another one each time
+        for number in range(3):  # claims to be the victim, from a different address each time
             answer = await _guess(s, number, f"{VICTIM}, 203.0.113.{number}, {MINE}, {PROXY}")
             assert answer.status_code == 401
         dodging = await _guess(s, 10, f"203.0.113.77, {MINE}, {PROXY}")
         assert (dodging.status_code, problem(dodging)) == (429, "RATE_LIMITED")
         assert (await _guess(s, 11, f"{VICTIM}, {PROXY}")).status_code == 401, "the victim is not locked out"
-        assert (await _guess(s, 12, "not an address")).status_code == 401, "nor whoever it came through"
+        assert (await _guess(s, 12, "not an address")).status_code == 401, "the proxy is not locked out"
 
 
 async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ BINARY = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/orders", "ce-typ
 async def test_a_signed_message_is_one_event_whatever_its_headers_say(
     url: str, other: dict[str, str]
 ) -> None:
-    """Signed are the id, the time and the body: whoever has seen a message could send it again as another event."""
+    """The signature covers id, time and body only. A replay with other headers must not become another event."""
     body = {"order": 7, "id": "9", "source": "/x", "type": "com.example.order", "specversion": "1.0"}
     async with site(url) as s:
         sender = await ours(s)
@@ -204,7 +204,7 @@ async def test_a_signed_message_is_one_event_whatever_its_headers_say(
         if other:
             assert (forged.status_code, problem(forged)) == (401, "SIGNATURE_INVALID")
         else:
-            assert forged.json()["duplicate"], "its own key is used"
+            assert forged.json()["duplicate"], "the key of the original message counts"
         assert len(await runs(s)) == 1
 
 

@@ -1,4 +1,4 @@
-"""GitHub's webhooks: who may tell us, what is the same thing told twice, and what becomes of it."""
+"""GitHub's webhooks: signatures, deduplication, and rules."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def ours(s: Site, *rules: dict[str, Any], **more: Any) -> GitHub:
-    """A hook for pull requests of `review`, and GitHub."""
+    """Create a hook (by default for pull requests) and return its sender."""
     await register(s)
     hook = await make_hook(s, "github", *(rules or (PR_RULE,)), **more)
     return GitHub(s, hook["id"])
@@ -147,7 +147,7 @@ async def test_a_hook_with_an_unreadable_secret_refuses_everything(
         answer = await github.deliver("pull_request", pull_request(7))
         assert (answer.status_code, problem(answer)) == (500, "SECRET_UNAVAILABLE")
         assert SECRET_NAME not in answer.text
-        monkeypatch.setenv(SECRET_NAME, "")  # an empty secret would be everybody's
+        monkeypatch.setenv(SECRET_NAME, "")  # everybody could sign with an empty secret
         assert (
             problem(await github.deliver("pull_request", pull_request(7), secret="x")) == "SECRET_UNAVAILABLE"
         )
@@ -221,7 +221,7 @@ async def test_a_form_encoded_delivery_is_read_as_json(url: str) -> None:
         assert outcome(answer) == (201, "done")
 
 
-# ------------------------------------------------------------------------------------- the same thing twice
+# ------------------------------------------------------------------------------------- deduplication
 
 
 @pytest.mark.clause("DCI-16")

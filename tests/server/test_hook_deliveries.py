@@ -1,4 +1,4 @@
-"""Deliveries: taken down and answered at once, carried out once whoever crashes, looked at and replayed."""
+"""Deliveries: recorded and answered immediately, processed once despite crashes, listed and replayed."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ async def delivery(s: Site, hook_id: str, name: str = "d-1") -> dict[str, Any]:
 
 
 async def settled(s: Site, hook_id: str, name: str = "d-1") -> dict[str, Any]:
-    """A delivery once it is done with."""
+    """Wait until a delivery is processed."""
     while (found := await delivery(s, hook_id, name))["status"] == "received":  # noqa: ASYNC110 - another task's work
         await asyncio.sleep(0.01)
     return found
@@ -53,7 +53,7 @@ async def runs(s: Site) -> list[str]:
 
 
 async def take_only(s: Site, hook_id: str, body: bytes) -> None:
-    """The first half of a delivery, by a process that dies right after its commit."""
+    """Record a delivery as a process that dies right after the commit."""
     headers = {
         "x-github-delivery": "d-1",
         "x-github-event": "pull_request",
@@ -87,7 +87,7 @@ async def test_the_delivery_of_a_dead_process_is_taken_over_after_its_lock_expir
         assert (record.status, record.attempts, record.response) == ("processing", 1, None)
         assert record.lock_expires_at == record.created_at + us(300)
         await s.service.intake.look()
-        assert await runs(s) == []  # it is still somebody's
+        assert await runs(s) == []  # the lock of the dead process still holds
         s.engine.store.shift_clock(us(301))
         await s.service.intake.look()
         done = await settled(s, github.hook_id)
@@ -127,7 +127,7 @@ async def test_a_crash_between_run_and_delivery_record_starts_no_second_run(
             assert answer.status_code == 202
             while not (made := await runs(s)):  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
-        changed = {**PR_RULE, "input": {"pr": 0}}  # even if the rules say something else by then
+        changed = {**PR_RULE, "input": {"pr": 0}}  # even if the rules have changed since
         hook = (await (await s.as_("admin")).get(f"/hooks/{github.hook_id}")).json()
         text = {"name": "n", "secrets": hook["secrets"], "rules": [changed], "revision": 1}
         assert (await (await s.as_("admin")).put(f"/hooks/{github.hook_id}", json=text)).status_code == 200
@@ -174,21 +174,21 @@ async def test_rules_are_evaluated_later_if_the_thread_pool_is_full(
             assert (answer.status_code, answer.json()["status"]) == (202, "received")
             while "SERVER_BUSY" not in (await delivery(s, github.hook_id))["note"]:  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
-            assert refused == [intake._match], "the rules were"
+            assert refused == [intake._match], "the evaluation of the rules was refused"
         s.engine.store.shift_clock(us(2))
         await s.service.intake.look()
         assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)
 
 
 async def dies_with_it(s: Site, after_seconds: int) -> None:
-    """A process takes up what was left, and dies before it has done anything."""
+    """Take over an abandoned delivery as a process that dies before it does anything."""
     s.engine.store.shift_clock(us(after_seconds))
     [left] = await s.service.intake.deliveries.list_abandoned(9)
     assert await s.service.intake.deliveries.take_over("github", left) is not None
 
 
 async def test_a_delivery_that_keeps_crashing_its_process_is_set_aside(url: str) -> None:
-    """The try is counted before it begins, so that a crash counts; nobody carries it out any more, until people say so."""
+    """An attempt is counted before it begins, so that a crash counts. Only a person can replay a delivery that was set aside."""
     async with site(url, hook_answer_seconds=20) as s:
         github = await ours(s)
         ping = await github.deliver("ping", pull_request(7))
@@ -204,7 +204,7 @@ async def test_a_delivery_that_keeps_crashing_its_process_is_set_aside(url: str)
         assert await runs(s) == []
         text = (await (await s.caller(await s.operator_key())).get("/metrics")).text
         assert "tenure_deliveries_set_aside_total 1.0" in text
-        for name in ("d-1", "d-2"):  # the same again, and the same bytes under another id
+        for name in ("d-1", "d-2"):  # the same delivery, and the same bytes under another id
             again = await github.deliver("pull_request", ping.request.content, delivery=name)
             assert (again.status_code, again.json()["status"]) == (200, "set_aside"), again.text
         s.engine.store.shift_clock(us(7_200))

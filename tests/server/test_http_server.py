@@ -1,4 +1,4 @@
-"""How a server begins, is ready, loses its database and finds it again, and ends."""
+"""The life of a server: start, readiness, loss of the database, recovery, stop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,10 +17,10 @@ from tests.server.workflows import begin, echo, patient, register
 
 
 class Cable(Wire):
-    """A wire that can be pulled out, and put in again at the same place."""
+    """A wire that can be disconnected, and reconnected at the same address."""
 
     async def pull(self) -> None:
-        """Nobody gets through any more, and whoever was connected is cut off."""
+        """Cut all connections and refuse new ones."""
         assert self._server is not None
         self.at = self._server.sockets[0].getsockname()
         self._server.close()
@@ -29,7 +29,7 @@ class Cable(Wire):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def put_in(self) -> None:
-        """Everybody gets through again."""
+        """Accept connections again."""
         host, port = self.at
 
         def carry(near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
@@ -43,8 +43,8 @@ class Cable(Wire):
 async def until(
     fits: Callable[[httpx.Response], bool], ask: Callable[[], Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Ask until the answer fits; the test's guard ends what never does."""
-    while not fits(answer := await ask()):  # noqa: ASYNC110 - as anybody who looks from outside
+    """Repeat a request until its answer satisfies `fits`. The time limit of the test ends an endless wait."""
+    while not fits(answer := await ask()):  # noqa: ASYNC110 - polls as an external client does
         await asyncio.sleep(0.05)
     return answer
 
@@ -61,7 +61,7 @@ async def test_a_server_without_its_database_reports_it_and_recovers(postgres_ds
         await wire.pull()
         answer = await until(lambda a: a.status_code != 200, lambda: caller.get("/readyz"))
         assert (answer.status_code, problem(answer)) == (503, "NOT_READY")
-        assert (await caller.get("/healthz")).status_code == 200, "the process itself is well"
+        assert (await caller.get("/healthz")).status_code == 200, "the process itself is healthy"
         answer = await caller.get(f"/runs/{run}")
         assert (answer.status_code, problem(answer)) == (502, "UPSTREAM_UNAVAILABLE")
         assert answer.json()["error"]["retryable"] is True

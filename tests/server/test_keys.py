@@ -1,4 +1,4 @@
-"""Keys of clients: made, shown once, rotated, narrowed, expired and revoked."""
+"""Keys of clients: creation, rotation, narrower roles, expiry and revocation."""
 
 import msgspec
 import pytest
@@ -85,12 +85,14 @@ async def test_rotation_has_an_overlap_of_a_day_and_keeps_the_lifetime(url: str)
         assert first.revoked_at is None
         lifetime = first.expires_at - first.created_at
         assert second.expires_at - second.created_at == lifetime
-        # Who has lost the answer rotates once more.
+        # A client that lost the answer rotates again.
         third = (await admin.post(f"/keys/{old['id']}/rotate", json={"overlap": 86_400 * 3})).json()
         by_id = {row.id: row for row in await rows(s)}
         again = by_id[third["id"]]
         assert again.expires_at == again.created_at + lifetime
-        assert by_id[old["id"]].replaced_until == first.replaced_until, "it does not work any longer for that"
+        assert by_id[old["id"]].replaced_until == first.replaced_until, (
+            "a second rotation does not extend the old key"
+        )
 
 
 async def test_a_key_can_have_fewer_roles_than_its_client(url: str) -> None:
@@ -104,7 +106,7 @@ async def test_a_key_can_have_fewer_roles_than_its_client(url: str) -> None:
         assert (refused.status_code, problem(refused)) == (403, "FORBIDDEN")
         wider = await admin.post("/keys", json={"client": "ci", "roles": ["approver"]})
         assert (wider.status_code, problem(wider)) == (422, "INVALID_INPUT")
-        # What the client loses, its keys lose.
+        # A role that the client loses is lost for its keys, too.
         await admin.put("/clients/ci", json={"name": "CI", "roles": ["operator"]})
         assert (await narrow.get("/session")).status_code == 403
 
@@ -217,7 +219,7 @@ async def test_nobody_can_create_a_key_for_another_person(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
         answer = await admin.post("/keys", json={"client": "ada"})
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
-        # Stopping it is another matter.
+        # An admin may revoke the key.
         assert (await admin.delete(f"/keys/{key.split('_')[1]}")).status_code == 204
 
 

@@ -1,5 +1,5 @@
-"""What clients may lay on a server: connections, half-sent bodies, streams and requests are bounded, refused with a code,
-counted, and counted off again."""
+"""Load limits: connections, half-sent bodies, streams and requests are limited. Requests over a limit are refused with a code,
+and the counts are released afterwards."""
 
 import asyncio
 import contextlib
@@ -24,12 +24,12 @@ BODY = b'{"workflow": "echo", "input": "' + b"x" * 50_000
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """None of this depends on the database."""
+    """An empty SQLite database. These tests do not depend on the kind of database."""
     return f"sqlite:{tmp_path}/site.db"
 
 
 class Socket:
-    """A connection of a client that does as it likes."""
+    """A raw client connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -39,7 +39,7 @@ class Socket:
         await self.writer.drain()
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
-        """Status, headers and body, once the server has closed."""
+        """Status, headers and body, after the server has closed the connection."""
         text = await self.reader.read()
         head, _, body = text.partition(b"\r\n\r\n")
         lines = head.decode().split("\r\n")
@@ -65,7 +65,7 @@ async def sockets(s: Site, count: int) -> AsyncIterator[list[Socket]]:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - there is nobody to tell
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 
@@ -78,7 +78,7 @@ def half(key: str = "", path: str = "/runs", **headers: str) -> bytes:
 
 
 def cost(request: bytes) -> int:
-    """What a request holds, as far as it has come."""
+    """The bytes that the part of a request received so far counts for."""
     head, _, body = request.partition(b"\r\n\r\n")
     line, *headers = head.split(b"\r\n")
     texts = sum(len(header) - len(b": ") + HEADER_BYTES for header in headers)
@@ -126,9 +126,9 @@ async def test_half_sent_bodies_of_one_address_are_limited_and_released(file: st
                 status, headers, body = await fourth.answer()
                 assert (status, body["error"]["code"]) == (429, "TOO_MANY_CONNECTIONS")
                 assert "retry-after" in headers
-            assert s.service.load.half_sent == 3, "what was refused is not counted"
+            assert s.service.load.half_sent == 3, "a refused body is not counted"
             whole = await (await s.caller(key)).post("/runs", json={"workflow": "none"})
-            assert problem(whole) == "WORKFLOW_NOT_FOUND", "a body that comes whole is not half-sent"
+            assert problem(whole) == "WORKFLOW_NOT_FOUND", "a complete body is not half-sent"
             assert await refused(s, "bodies_per_address") == 1
         await until(lambda: s.service.load.half_sent == 0 and s.service.load.body_bytes == 0)
 
@@ -152,7 +152,7 @@ async def test_the_bytes_of_all_bodies_are_limited_and_released(file: str) -> No
         )
         assert problem(answer) == "WORKFLOW_NOT_FOUND"
         assert s.service.load.body_bytes == 0, (
-            "an answered request holds nothing, though its connection lives"
+            "an answered request holds nothing, even while its connection is open"
         )
 
 
@@ -185,7 +185,7 @@ async def test_streams_are_limited_and_released(url: str, setting: str, bound: s
             assert (third.status_code, problem(third)) == (429, "TOO_MANY_STREAMS")
             assert "retry-after" in third.headers
             async with stranger.stream("GET", "/events/stream") as theirs:
-                assert theirs.status_code == 200, "others are not touched"
+                assert theirs.status_code == 200, "other clients are not affected"
         assert await refused(s, bound) == 1
         await until(lambda: not s.service.load._streams_of_key and not s.service.load._streams_of_tenant)
         async with other.stream("GET", "/events/stream") as again:
@@ -213,7 +213,7 @@ def asked(key: str, path: str = "/session", **headers: str) -> bytes:
 
 
 async def answers(one: Socket, count: int) -> None:
-    """Read so many heads of answers with their bodies."""
+    """Read this number of answers."""
     for _ in range(count):
         head = (await one.reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
@@ -228,7 +228,7 @@ async def test_the_body_of_a_pipelined_request_counts_until_the_request_is_answe
                 await one.send(asked(key) + half(key))
                 await answers(one, 1)
             assert s.service.load.body_bytes == 2 * cost(half(key)), (
-                "the answer to the first frees nothing of the second"
+                "the answer to the first request releases nothing of the second"
             )
             assert s.service.load.half_sent == 2
             for path, code in (("/runs", "SERVER_BUSY"), ("/session", "TOO_MANY_CONNECTIONS")):
@@ -236,7 +236,9 @@ async def test_the_body_of_a_pipelined_request_counts_until_the_request_is_answe
                     sent = half(key, path)
                     await third.send(sent if path == "/runs" else sent[: -len(BODY) + 10])
                     assert (await third.answer())[2]["error"]["code"] == code
-            await held[0].send(b"x" * (100_000 - len(BODY)))  # it is no JSON, and is answered
+            await held[0].send(
+                b"x" * (100_000 - len(BODY))
+            )  # the complete body is invalid JSON and is answered
             await answers(held[0], 1)
             await until(lambda: s.service.load.half_sent == 1)
             assert s.service.load.body_bytes == cost(half(key))
@@ -260,7 +262,7 @@ async def test_the_unanswered_requests_of_a_connection_are_limited(file: str) ->
             await one.send(asked(key) * 50)
             await answers(one, 50)
             await one.send(asked(key, "/events/stream") + asked(key) * 200)
-            await one.reader.read()  # it is closed
+            await one.reader.read()  # until the server closes the connection
             assert s.service.load.refused["pipelined"] == 1
 
 
@@ -308,9 +310,9 @@ async def test_the_headers_of_waiting_requests_are_counted_and_released(file: st
             await other.close()
             await until(lambda: s.service.load.body_bytes == cost(stream) + 20 * cost(waiting))
             await one.send(waiting * 20)
-            await one.reader.read()  # it is closed: an error would stand inside the stream
+            await one.reader.read()  # the connection is closed: an error answer would be part of the stream
             assert await refused(s, "body_bytes") == 1
-        await until(lambda: s.service.load.connections <= 1)  # that of `refused`
+        await until(lambda: s.service.load.connections <= 1)  # the connection of `refused_count`
         assert s.service.load.body_bytes == 0
         async with sockets(s, 1) as [one]:
             await one.send(waiting * 20)
@@ -338,7 +340,7 @@ async def test_a_small_request_in_the_same_chunk_as_a_large_one_is_accepted() ->
     end.wire.data_received(b"st: x\r\n\r\n")
     await until(lambda: end.written.count(b"HTTP/1.1 200 OK") == 2)
     end.wire.data_received(post + b"GET / HTTP/1.1\r\nx: " + b"x" * 120_000)
-    assert end.is_closing(), "a header without end is found all the same"
+    assert end.is_closing(), "an endless header is still detected"
     end.wire.connection_lost(None)
     assert (end.load.body_bytes, end.load.connections) == (0, 0)
 
@@ -357,7 +359,7 @@ async def test_trailers_are_dropped() -> None:
 
 
 class End(asyncio.Transport):
-    """The server's end of a connection, by hand: its chunks, its unread bytes and its timers."""
+    """A fake transport for the server's protocol: tests control its chunks, its unread bytes and its timers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,7 +382,7 @@ class End(asyncio.Transport):
         return self.loop.create_task(work)
 
     def pass_time(self) -> None:
-        """The last timer that was set rings, unless it was cancelled."""
+        """Fire the last timer, unless it was cancelled."""
         timer = self.timers.pop()
         if not timer.cancelled():
             timer._run()
@@ -441,16 +443,16 @@ async def test_a_client_that_has_read_everything_is_not_timed() -> None:
     assert end.load.refused["slow_readers"] == 0
 
 
-@pytest.mark.parametrize("how", ["refused", "kept_alive", "told_to_close", "paused"])
+@pytest.mark.parametrize("how", ["refused", "kept_alive", "connection_close", "paused"])
 async def test_a_closing_connection_does_not_wait_forever_for_its_client(how: str) -> None:
-    """To close a connection is to wait until the last byte is read."""
+    """A close waits until the client has read the last byte, so it needs a time limit."""
     end = End()
     end.unread = 10
     if how == "refused":
         end.wire.data_received(b"nonsense\r\n\r\n")
     elif how == "kept_alive":
         end.wire.timeout_keep_alive_handler()
-    elif how == "told_to_close":
+    elif how == "connection_close":
         end.wire.data_received(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         await until(lambda: end.written)
     else:
@@ -469,7 +471,9 @@ async def test_a_client_that_does_not_read_is_disconnected(file: str) -> None:
         host, port = s.address.removeprefix("http://").split(":")
         with socket.socket() as mute:
             mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            mute.connect((host, int(port)))  # the kernel takes it, whether the server has accepted it or not
+            mute.connect(
+                (host, int(port))
+            )  # the kernel completes the connection before the server accepts it
             mute.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 90)
             await until(lambda: s.service.load.refused["slow_readers"] == 1)
             await until(lambda: s.service.load.connections == 0)

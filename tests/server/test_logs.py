@@ -1,4 +1,4 @@
-"""What a server logs: the events of git-with-intent's section 7.2, letter for letter, and no secret."""
+"""Logs of a server: exactly the events of git-with-intent's section 7.2, and no secrets."""
 
 import io
 import json
@@ -21,7 +21,7 @@ EVERY_LINE = {"event", "level", "timestamp"}
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """What is logged during a test, as a server does it."""
+    """The log of a test, in the format of a server."""
     before, stream = structlog.get_config(), io.StringIO()
     configure_logging(stream)
     yield stream
@@ -29,7 +29,7 @@ def log() -> Iterator[io.StringIO]:
 
 
 def told(log: io.StringIO, event: str) -> list[dict[str, Any]]:
-    """The lines of an event, without what every line has."""
+    """The log lines of an event, without the fields that every line has."""
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert all(set(line) >= EVERY_LINE for line in lines)
     return [

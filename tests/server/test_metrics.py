@@ -1,4 +1,4 @@
-"""What a server counts: the names and labels of git-with-intent, and our own; labels are bounded."""
+"""Metrics: the names and labels of git-with-intent, Tenure's own, and the limit on labels."""
 
 import asyncio
 import re
@@ -25,13 +25,13 @@ _LINE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 
 
 async def scraped(s: Site) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Everything that is told, by name and labels."""
-    s.service.metrics._read_at = -1e9  # the gauges are read again
+    """All metrics by name and labels."""
+    s.service.metrics._read_at = -1e9  # so that the gauges are read again
     text = (await (await s.caller()).get("/metrics")).text
     found = {}
     for line in text.splitlines():
         if not line.startswith("#"):
-            name, labels, value = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]  # else the test fails
+            name, labels, value = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]  # no match fails the test
             pairs = re.findall(r'(\w+)="([^"]*)"', labels or "")
             found[name, frozenset(pairs)] = float(value)
     return found

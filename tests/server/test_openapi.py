@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: schemathesis finds no answer that is not in it, and the page of it needs nobody else."""
+"""The OpenAPI document is correct: schemathesis finds no undocumented answer. Its page loads nothing from other servers."""
 
 import asyncio
 import json
@@ -121,7 +121,7 @@ async def test_dns_rebinding_reveals_nothing(url: str) -> None:
 
 @contextmanager
 def served(url: str, folder: Path) -> Iterator[str]:
-    """A server in a process of its own, as it is in use; its address."""
+    """Start a server in its own process, as in production; yields its address."""
     words = [sys.executable, "-m", "tenure.cli", "serve", "--port", "0", "--db", url, "--no-log-runs"]
     with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
@@ -134,13 +134,13 @@ def served(url: str, folder: Path) -> Iterator[str]:
         finally:
             running.send_signal(signal.SIGTERM)
             reading.join()
-    assert not [line for line in told if "request_failed" in line], "nothing failed inside"
+    assert not [line for line in told if "request_failed" in line], "no request failed with an internal error"
 
 
 def explore(
     address: str, bearer: str, *words: str, folder: Path, seed: int, about: Mapping[str, str] | None = None
 ) -> int:
-    """Have schemathesis look for an answer that is not in the document; how many cases it has sent."""
+    """Let schemathesis search for undocumented answers. Returns the number of cases that it sent."""
     settings = folder / "schemathesis.toml"
     given = "".join(f'"{name}" = "{value}"\n' for name, value in (about or {}).items())
     settings.write_text(f"[parameters]\n{given}")
@@ -161,7 +161,7 @@ def explore(
 
 
 class Made(NamedTuple):
-    """What is there to be asked about."""
+    """Objects and credentials for schemathesis."""
 
     everything: str
     """The key of a person with every role."""
@@ -184,10 +184,12 @@ async def furnished(url: str) -> Made:
 
 @pytest.mark.parametrize("url", ["sqlite", "postgres"] if HUNTED else ["sqlite"], indirect=True)
 def test_schemathesis_finds_no_undocumented_response(url: str, tmp_path: Path) -> None:
-    """Answers are made before a store is asked, or of what any store answers: `make hunt` looks at PostgreSQL's, too."""
+    """Answers hardly depend on the store, so SQLite is enough here. `make hunt` uses PostgreSQL, too."""
     with asyncio.Runner() as runner:
         made = runner.run(furnished(url))
-    phases = "coverage,fuzzing" if HUNTED else "fuzzing"  # the former are most of a hunt's cases, and quick
+    phases = (
+        "coverage,fuzzing" if HUNTED else "fuzzing"
+    )  # the coverage phase is fast and sends most cases of a hunt
     words = ("--phases", phases, "--max-examples", str(max(3, cases(1))))
     known = ("--phases", phases, "--max-examples", str(max(5, cases(2))), "--include-path-regex")
     about = {"run_id": made.run, "name": "news", "key": "main", "wait": "0"}

@@ -1,4 +1,4 @@
-"""Any run in any profile's words, and in the shapes that two of them have."""
+"""Any run in the words of any profile, and in the document formats of two profiles."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ AGENT = {"profile": "agent-runs"}
 
 
 def _documented() -> dict[str, bool]:
-    """The fields of git-with-intent's section 6.2, and whether they must be there."""
+    """The fields of git-with-intent's section 6.2, and whether they are required."""
     text = (SEEDS / "git-with-intent.md").read_text()
     block = text.split("### 6.2 Run Document")[1].split("```")[1]
     found = re.findall(r"^  (\w+)(\??): ", block, re.MULTILINE)
@@ -51,7 +51,7 @@ async def a_run(s: Site, profile: str = "tenure") -> str:
 @pytest.mark.parametrize("profile", ["git-with-intent", "delta-ci"])
 async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, profile: str) -> None:
     fields = _documented()
-    assert len(fields) == 23, "section 6.2 has been read"
+    assert len(fields) == 23, "all fields of section 6.2 are found"
     async with site(url) as s:
         viewer, run = await s.as_("viewer"), await a_run(s, profile)
         fresh = (await viewer.get(f"/runs/{run}", params=GWI)).json()
@@ -101,7 +101,7 @@ async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, pro
 async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> None:
     examples = _status_json()
     assert [one["status"] for one in examples] == ["running", "completed", "failed"], (
-        "section 3 has been read"
+        "all examples of section 3 are found"
     )
     fields = list(examples[0])
     async with site(url) as s:
@@ -110,7 +110,7 @@ async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> Non
 
         async def status(run: str) -> dict[str, Any]:
             body: dict[str, Any] = (await viewer.get(f"/runs/{run}/status", params=AGENT)).json()
-            assert list(body) == fields, "these fields, in this order, and no other"
+            assert list(body) == fields, "exactly these fields, in this order"
             return body
 
         run = await engine.create("archivist-violin", plan)
@@ -215,7 +215,7 @@ async def test_a_server_without_a_custom_profile_serves_all_other_runs(url: str)
 
 @pytest.mark.clause("GWI-24")
 async def test_a_lost_run_tells_api_clients_why(url: str) -> None:
-    """An owner that is lost without a checkpoint, and one that had begun what can neither be skipped nor repeated."""
+    """One worker is lost without a checkpoint. Another is lost during work that can be neither skipped nor repeated."""
     async with site(url) as s:
         viewer, engine = await s.as_("viewer"), s.engine.scoped(tenant="acme")
         for unsafe, reason in ((False, "RUN_ORPHANED"), (True, "RUN_RESUME_FAILED")):

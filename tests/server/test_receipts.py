@@ -1,4 +1,4 @@
-"""Receipts that nobody knows the end of stand in the inbox, and a person who is not behind the run settles them (I38, I43)."""
+"""Receipts with an unknown outcome are in the inbox, and a person who is not involved in the run settles them (I38, I43)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def stage(url: str, service: ServiceDouble, policy: str = ALLOW) -> Any:
 
 
 async def unknown(s: Site, service: ServiceDouble) -> tuple[str, dict[str, Any]]:
-    """A run of Olga's whose only act was answered by nothing; its id, and the receipt in the inbox."""
+    """Start a run of Olga's whose only act gets no answer. Returns its id and the receipt in the inbox."""
     service.trouble(drop="after")
     run = await s.engine.scoped(tenant="acme", actor="person:olga").start(order, 7)
     viewer = await s.as_("viewer")
@@ -32,7 +32,7 @@ async def unknown(s: Site, service: ServiceDouble) -> tuple[str, dict[str, Any]]
         if found:
             return run.id, found[0]
         await asyncio.sleep(0.01)
-    raise AssertionError("nothing is unknown")
+    raise AssertionError("no unknown receipt appears")
 
 
 @pytest.mark.clause("GOV-08")
@@ -55,7 +55,7 @@ async def test_an_unknown_action_is_in_the_inbox_with_its_details(url: str, serv
             answer = await theirs.get(path)
             assert (answer.status_code, problem(answer)) == (404, "RECEIPT_NOT_FOUND")
         assert (await theirs.get("/receipts")).json()["items"] == []
-        assert len(service.effects) == 1, "nobody has called again"
+        assert len(service.effects) == 1, "the call is not repeated"
 
 
 async def test_only_an_approver_who_is_not_involved_settles_a_receipt(

@@ -1,4 +1,4 @@
-"""Nobody approves what they have asked for, whichever way they asked: by a client, a schedule, a hook or another run."""
+"""Nobody approves a run that they requested, directly or through a client, a schedule, a hook or another run."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ pytestmark = pytest.mark.clause("APR-10")
 
 
 async def people(s: Site) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
-    """Ada and Bob may do everything, each for themselves; and there is something to approve."""
+    """Ada and Bob with all roles, and a workflow with an approval."""
     ada, bob = await s.person("ada", *BOTH), await s.person("bob", *BOTH)
     await registered(s, DOCUMENT)
     return ada, bob
 
 
 async def registered(s: Site, document: dict[str, Any]) -> None:
-    """A workflow that none of those who approve has registered."""
+    """Register a workflow as a service, so that no approver is involved."""
     service = await s.as_("operator")
     assert (await service.put(f"/workflows/{document['name']}", json=document)).status_code == 201
 
 
 async def refused(person: httpx.AsyncClient, run: str) -> None:
-    """This person has asked for the run."""
+    """Check that the person cannot approve the run, as its requester."""
     answer = await person.post(f"/runs/{run}/approve", json=YES)
     assert (answer.status_code, problem(answer)) == (403, "APPROVER_IS_REQUESTER")
 
 
 async def approved(person: httpx.AsyncClient, run: str) -> None:
-    """This person has not."""
+    """Check that the person can approve the run."""
     answer = await person.post(f"/runs/{run}/approve", json=YES)
     assert (answer.status_code, answer.json()["status"]) == (200, "approved")
 
@@ -56,7 +56,7 @@ async def test_the_creator_of_a_client_cannot_approve_its_runs(url: str) -> None
         assert cleared.json()["owner"] == "ada"
         client = await s.caller((await ada.post("/keys", json={"client": "ci"})).json()["key"])
         again = await client.post("/clients", json={"id": "ci2", "name": "CI", "roles": ["operator"]})
-        assert again.json()["owner"] == "ada", "nor does a client of a client belong to nobody"
+        assert again.json()["owner"] == "ada", "a client that a client creates has the same owner"
         run = (await client.post("/runs", json={"workflow": "deploy"})).json()["id"]
         await refused(ada, run)
         await approved(bob, run)
@@ -68,7 +68,7 @@ async def test_the_person_who_triggers_or_changes_a_schedule_requests_its_runs(u
         assert (await ada.post("/schedules", json={**SCHEDULE, "name": "nightly"})).status_code == 201
         run = (await bob.post("/schedules/nightly/trigger")).json()["id"]
         await refused(bob, run)
-        await refused(ada, run)  # the schedule is hers
+        await refused(ada, run)  # she owns the schedule
         await approved(await s.person("carol"), run)
         changed = await bob.put("/schedules/nightly", json={**SCHEDULE, "revision": 1})
         assert changed.json()["owner"] == "person:bob"
@@ -93,7 +93,7 @@ async def test_the_person_who_reruns_a_run_is_its_requester(url: str) -> None:
         assert (await bob.post(f"/runs/{run}/cancel")).status_code == 202
         again = (await bob.post(f"/runs/{run}/rerun")).json()["id"]
         await refused(bob, again)
-        await refused(ada, again)  # it is what she had asked for
+        await refused(ada, again)  # she requested the first run
         await approved(await s.person("carol"), again)
 
 
@@ -112,7 +112,7 @@ async def test_the_hooks_of_a_closed_tenant_are_refused(url: str, monkeypatch: p
         assert len(await s.engine.scoped(tenant="acme").runs.list()) == 1
 
 
-# ------------------------------------------------------------------------ everybody behind it, however they answer
+# ------------------------------------------------------------------------ all involved people
 
 
 async def _created(s: Site, ada: httpx.AsyncClient) -> str:
@@ -232,7 +232,7 @@ WAYS = (
 async def test_involved_people_cannot_approve_over_http_or_in_slack(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I43: the same person by any of these ways. (At the command line beside a database: tests/cli/test_runs.py.)"""
+    """I43, for each entry point. (For the command line on a database: tests/cli/test_runs.py.)"""
     monkeypatch.setenv(SECRET_NAME, SECRET)
     async with site(url) as s:
         ada, bob = await people(s)

@@ -1,4 +1,4 @@
-"""docs/roles.md is true: every route, with no key, a wrong one, every role, and another tenant's ids."""
+"""docs/roles.md is correct: every route is called without a key, with a wrong key, with every role, and with ids of another tenant."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from tests.server.webhook_senders import (
 )
 
 NOT_DOCUMENTED = {"GET /openapi.json", "GET /docs"}
-"""Routes that are about the document itself."""
+"""Routes that serve the document itself."""
 
 NOTHING = {
     "run_id": "run_2026-02-14_080000_abc123",
@@ -54,7 +54,7 @@ BODIES: dict[str, Any] = {
     "PATCH /runs/{run_id}": {"labels": {}},
     "POST /workflows/{name}/confirm": {"version": "1", "digest": "d"},
 }
-"""Bodies of routes whose smallest one would be refused before anything is looked for."""
+"""Bodies of routes that would refuse the smallest body before they look up the object."""
 
 PERSONAL = {
     "PUT /me/slack",
@@ -64,16 +64,16 @@ PERSONAL = {
     "POST /freezes/thaw",
     *(route for route in ALLOWED if route.endswith("/confirm") and "/admin/" not in route),
 }
-"""Routes that a service has no use for, whatever its role."""
+"""Routes that only people may use, never a service."""
 
 OWN = {"PUT /workflows/{name}", "PUT /schedules/{name}"}
-"""Routes that make something of the caller's own under a name, whoever else has one of that name."""
+"""Routes that create an object of the caller's tenant under a name that other tenants may use, too."""
 
 
 async def sent(
     who: httpx.AsyncClient, route: str, ids: dict[str, str], how: dict[str, Any]
 ) -> httpx.Response:
-    """One request; of a stream only how it begins."""
+    """Send one request. Of a stream, only the head of the answer is read."""
     method, _, path = route.partition(" ")
     request = who.build_request(method, path.format(**ids), **how)
     answer = await who.send(request, stream=True)
@@ -86,12 +86,12 @@ async def sent(
 
 
 def code_of(answer: httpx.Response) -> str | None:
-    """The code of a refusal, which has the one shape; None: it was no refusal."""
+    """The code of an error answer, or None."""
     return problem(answer) if answer.status_code >= 400 else None
 
 
 class Walk:
-    """All routes that are there, with what to send to them."""
+    """All routes, and a request for each."""
 
     def __init__(self, s: Site, document: dict[str, Any]) -> None:
         self.site = s
@@ -99,7 +99,7 @@ class Walk:
         self.table = table()
 
     def how(self, route: str) -> dict[str, Any]:
-        """What to send."""
+        """The httpx arguments for a request to a route."""
         return {"json": BODIES[route]} if route in BODIES else body_for(self.document, route)
 
 
@@ -121,9 +121,9 @@ def test_the_roles_page_is_up_to_date() -> None:
 
 def test_the_table_has_every_route_and_no_other() -> None:
     listed, there = set(table()), routes()
-    assert there - listed == set(), "routes that the table does not have: nobody may use them"
-    assert listed - there == set(), "lines of the table without a route"
-    assert all(listed), "a line for nobody"
+    assert there - listed == set(), "routes that are missing from the table"
+    assert listed - there == set(), "rows of the table without a route"
+    assert all(listed), "a row with an empty route"
 
 
 async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> None:
@@ -140,7 +140,7 @@ async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> No
 
 @pytest.mark.guard_seconds(180)
 async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> None:
-    async with site(url, behind_proxy=True) as s:  # beyond loopback, where `here` needs a credential
+    async with site(url, behind_proxy=True) as s:  # not on loopback, so that `here` needs a credential
         walk = await begun(s)
         callers: dict[str, httpx.AsyncClient] = {
             "no key": await s.caller(),
@@ -170,7 +170,7 @@ async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> No
 
 
 async def a_world(s: Site, tenant: str) -> dict[str, str]:
-    """One of each thing that a tenant can have: what to fill into paths."""
+    """Create one object of each kind in a tenant. Returns the values for paths."""
     admin, runner = await s.as_("admin", tenant=tenant), await s.as_("runner", tenant=tenant)
     plan: list[dict[str, Any]] = [
         {"name": "build", "tool": "build"},
@@ -209,7 +209,7 @@ async def _made(who: httpx.AsyncClient, path: str, **body: Any) -> Any:
 
 
 def shown(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
-    """An answer without what differs between any two requests: its id, and the ids that were asked for."""
+    """Status and text of an answer, without the request id and the requested ids."""
     text = "" if answer.is_stream_consumed is False else answer.text
     text = text.replace(answer.headers["x-request-id"], "REQUEST")
     for name in sorted(ids, key=lambda name: -len(ids[name])):
@@ -249,8 +249,8 @@ async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pyt
             for name in theirs
             if len(theirs[name]) > 8 and theirs[name] in text
         ]
-        assert wrong == [], "lists have what is one's own"
-        # To its own tenant all of it is there.
+        assert wrong == [], "lists contain objects of the own tenant only"
+        # The own tenant can read all objects.
         for path in (
             "/runs/{run_id}", "/runs/{run_id}/steps/{key}/attempts", "/approvals/{approval_id}", "/workflows/{name}",
             "/schedules/{name}", "/hooks/{hook_id}/deliveries/{delivery_id}", "/webhooks/{webhook_id}",

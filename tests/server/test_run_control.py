@@ -1,4 +1,4 @@
-"""Runs under way, steered over HTTP."""
+"""Control of runs over HTTP: cancel, pause, resume, signal, revoke, update."""
 
 import asyncio
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ NOWHERE = "run_2026-02-14_080000_abc123"
 
 
 async def held(s: Site, run: str, queues: Iterable[str] = echo.serves) -> Lease:
-    """Somebody is at work on a run."""
+    """Claim the next step of a run."""
     [lease] = await s.engine.orchestrator.claim("somebody", queues=tuple(queues), limit=1)
     assert ids.run_text(lease.run_id) == run
     return lease
@@ -78,7 +78,9 @@ async def test_a_running_run_is_canceling_until_its_work_has_stopped(url: str) -
         lease = await held(s, run)
         for _ in range(2):
             answer = await operator.post(f"/runs/{run}/cancel", json={"reason": "MISTAKE"})
-            assert (answer.status_code, answer.json()["status"]) == (202, "canceling"), "again is 202 too"
+            assert (answer.status_code, answer.json()["status"]) == (202, "canceling"), (
+                "a repeated cancel gets 202, too"
+            )
         await s.engine.orchestrator.send(said(lease, c.AckCancel))
         found = await s.engine.scoped(tenant=ACME).get(run)
         assert found.status == "canceled"
@@ -138,10 +140,10 @@ async def test_a_single_step_is_canceled_in_two_phases(url: str) -> None:
         [lease] = await s.engine.orchestrator.claim("somebody", queues=("default|tool:a",), limit=1)
         answer = await operator.post(f"/runs/{run}/steps/c/cancel")
         assert (answer.status_code, answer.json()) == (202, {"id": run, "step": "c", "state": "canceled"})
-        assert (await engine.get(run)).status == "running", "one job only"
+        assert (await engine.get(run)).status == "running", "only one step is canceled"
         answer = await operator.post(f"/runs/{run}/steps/a/cancel")
         assert answer.status_code == 202
-        assert answer.json()["state"] != "canceled", "whoever is at work on it is asked to stop"
+        assert answer.json()["state"] != "canceled", "its worker is asked to stop first"
         await s.engine.orchestrator.send(said(lease, c.AckCancel))
         states = {step.name: step.state for step in await engine.runs.steps(run)}
         assert states["a"] == "canceled"
@@ -319,7 +321,7 @@ async def test_canceling_by_a_filter_needs_a_preview(url: str) -> None:
         assert look.status_code == 200, look.text
         assert look.json()["matched"] == 3
         assert set(look.json()["sample"]) == set(blue)
-        assert {(await engine.get(run)).status for run in blue} == {"queued"}, "nothing was done"
+        assert {(await engine.get(run)).status for run in blue} == {"queued"}, "the preview cancels nothing"
         token = look.json()["token"]
         for other in (
             {"filter": {"label": "team=red"}, "token": token},
@@ -329,7 +331,9 @@ async def test_canceling_by_a_filter_needs_a_preview(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (409, "FILTER_CHANGED")
         more = await begin(operator, labels={"team": "blue"})
         answer = await operator.post("/runs/cancel", json={**asked, "token": token})
-        assert (answer.status_code, problem(answer)) == (409, "FILTER_CHANGED"), "another run fits now"
+        assert (answer.status_code, problem(answer)) == (409, "FILTER_CHANGED"), (
+            "another run matches the filter now"
+        )
         token = (await operator.post("/runs/cancel", json=asked)).json()["token"]
         stranger = await (await s.as_("operator", tenant="globex")).post(
             "/runs/cancel", json={**asked, "token": token}

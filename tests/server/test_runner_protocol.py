@@ -1,4 +1,4 @@
-"""The runner protocol's promises: numbers, repeats, fences, cancels, late uploads; and the page that tells of them."""
+"""Guarantees of the runner protocol: sequence numbers, repeats, fences, cancels, late uploads; and its documentation page."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "runner-protocol.md"
 
 @pytest.fixture(autouse=True)
 def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place for files."""
+    """A folder for artifacts."""
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
@@ -46,13 +46,13 @@ async def kinds(s: Site, run: str) -> list[str]:
 
 
 async def stale(s: Site) -> int:
-    """How many messages that came too late are recorded."""
+    """The number of recorded late messages."""
     sizes = {row.table: row.rows for row in await s.engine.store.read("sizes")}
     return int(sizes["stale_message"])
 
 
 async def later(s: Site, seconds: float) -> None:
-    """Let time pass, and do what is due."""
+    """Shift the clock and process due timers."""
     s.engine.store.shift_clock(us(seconds))
     await s.engine.settle()
 
@@ -150,7 +150,7 @@ async def test_every_repeated_message_gets_its_first_answer(url: str) -> None:
             assert again.status_code == 200, again.text
             if (
                 verb != "log"
-            ):  # its lines are kept once; the lease was extended by the first, so that it says `ignored`
+            ):  # log lines are kept once; the first message has extended the lease, so the repeat gets `ignored`
                 assert again.json() == first.json(), verb
         assert (await acme(s).get(run)).status == "succeeded"
         made = await kinds(s, run)
@@ -185,8 +185,8 @@ MESSAGES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.clause("DCI-16")
 async def test_reordered_and_duplicated_messages_have_the_same_result(url: str) -> None:
-    """Failure 28. Checkpoints are sent ahead; copies of everything that was sent arrive in any order, any number of times, while
-    the runner says each in turn, and after its last word."""
+    """Failure 28. Checkpoints arrive early. Copies of sent messages arrive in any order and number, while the runner sends its
+    messages and after its last one."""
     strays = st.lists(st.integers(0, len(MESSAGES) - 2), max_size=8)
     ahead = st.lists(st.sampled_from([2, 3]), max_size=4)
     stories: list[tuple[list[int], list[int], list[int]]] = []
@@ -395,7 +395,7 @@ async def test_a_waiting_claim_can_be_ended_by_its_id(url: str) -> None:
         assert await asyncio.wait_for(waiting, 10) == []
 
 
-# -------------------------------------------------------------------------------------------- what is refused
+# -------------------------------------------------------------------------------------------- refused requests
 
 
 async def test_invented_ids_do_not_reach_another_tenants_data(url: str) -> None:

@@ -1,4 +1,5 @@
-"""What is approved takes two people: every way in, every confirmation, and who counts as one. See docs/separation-of-duties.md."""
+"""An approval takes two people: every entry point, every confirmation, and identities that count as one person.
+See docs/separation-of-duties.md."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ YES = {"decision": "approve"}
 
 
 class People(NamedTuple):
-    """Ada tries; Bob and Carol are others; a service with every role, whose nobody is, does the rest."""
+    """Ada tries to start and approve. Bob and Carol are other people. A service with every role and no owner does the rest."""
 
     s: Site
     ada: httpx.AsyncClient
@@ -76,7 +77,7 @@ async def started(who: httpx.AsyncClient, workflow: str = "deploy") -> str:
 
 
 async def said(who: httpx.AsyncClient, run: str) -> str:
-    """What becomes of this person's yes: the approval's status, or the code of the refusal."""
+    """The status of the approval after this person approves, or the code of the refusal."""
     answer = await who.post(f"/runs/{run}/approve", json=YES)
     return str(answer.json().get("status")) if answer.is_success else problem(answer)
 
@@ -106,11 +107,11 @@ async def delivered(p: People, hook: dict[str, Any], number: int = 1) -> str:
 
 TO_DEPLOY = {"workflow": "deploy"}
 
-# ------------------------------------------------------------------------------------------------ ways in
+# ------------------------------------------------------------------------------------------------ entry points
 
 
 class Way(NamedTuple):
-    """Ada does one thing to a run of somebody else's; `again` makes another run the same way once Bob has confirmed what she did."""
+    """Ada does one thing to another person's run. `after_confirmation` makes another run the same way, after Bob has confirmed her edit."""
 
     routes: str
     run: Callable[[People], Awaitable[str]]
@@ -121,7 +122,7 @@ WAYS: dict[str, Way] = {}
 
 
 def way(*routes: str) -> Callable[[Callable[[People], Awaitable[str]]], Callable[[People], Awaitable[str]]]:
-    """Ada's one act; with `_confirmed` behind its name, what follows Bob's confirmation."""
+    """Registers what Ada does. `confirmed` registers what follows Bob's confirmation."""
 
     def kept(act: Callable[[People], Awaitable[str]]) -> Callable[[People], Awaitable[str]]:
         WAYS[act.__name__] = Way(" ".join(routes), act)
@@ -242,7 +243,7 @@ async def hook_confirmed(p: People) -> str:
     stale = await p.carol.post(f"/hooks/{hook['id']}/confirm", json={"revision": 1})
     assert problem(stale) == "CHANGED_MEANWHILE"
     hook = await sent(p.bob, "POST", f"/hooks/{hook['id']}/confirm", revision=hook["revision"])
-    assert hook["unconfirmed"] == ["person:bob"], "what he did himself he does not confirm"
+    assert hook["unconfirmed"] == ["person:bob"], "nobody confirms their own edit"
     assert hook["confirmed"] == ["person:ada"]
     return await delivered(p, hook, 2)
 
@@ -266,7 +267,7 @@ async def opens_a_pull_request(p: People) -> str:
 
 
 async def typed(slack: Slack) -> str:
-    """The run that a command starts."""
+    """Type a command; returns the run that it starts."""
     return str((await slack.command("deploy")).json()["text"]).splitlines()[0].rpartition(" ")[2]
 
 
@@ -298,7 +299,7 @@ async def schedule_confirmed(p: People) -> str:
     assert {"person:ada", "person:bob"} < set(made["confirmed"])
     assert made["unconfirmed"] == []
     again = await sent(p.carol, "POST", "/schedules/s2/confirm", revision=3)
-    assert again["confirmed"] == [], "nothing was unconfirmed any more"
+    assert again["confirmed"] == [], "nothing is left to confirm"
     return str((await sent(p.service, "POST", "/schedules/s2/trigger"))["id"])
 
 
@@ -416,7 +417,7 @@ async def takes_a_step_from_its_worker(p: People) -> str:
 
 
 async def taking(p: People, tool: str) -> tuple[str, dict[str, Any]]:
-    """A run with a step for this tool and a question, and a claim of that step."""
+    """Start a run with an approval and a step for this tool. Returns the run and a claim of that step."""
     step = {"id": "b", "uses": tool, "required": False, "needs": []}
     await sent(
         p.service, "PUT", f"/workflows/{tool}", name=tool, version="1", steps=[step, BUILD["steps"][1]]
@@ -468,12 +469,12 @@ async def promotes_somebody_who_starts(p: People) -> str:
 
 
 NOT_BY_HTTP = {
-    "POST /runs/{run_id}/undo": "as a rerun: `started` makes both",
+    "POST /runs/{run_id}/undo": "the same code as a rerun",
     "POST /receipts/{receipt_id}/settle": "tests/kernel/test_separation_of_duties.py",
     "POST /freezes": "tests/govern/test_policy_acts.py",
-    "POST /hooks/generic/{hook_id}": "as GitHub's: the intake makes both",
+    "POST /hooks/generic/{hook_id}": "the same code as GitHub's hooks",
 }
-"""Ways in that are tested elsewhere."""
+"""Entry points that are tested elsewhere."""
 
 
 @pytest.mark.clause("GOV-20")
@@ -481,8 +482,8 @@ NOT_BY_HTTP = {
 async def test_nobody_can_start_and_approve_through_any_entry_point(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I59: whoever does one of these things to a run does not approve it; another person does, and after a second person has
-    confirmed an edit, so may whoever made it."""
+    """I59: a person who uses one of these entry points cannot approve the run; another person can. After a second person has
+    confirmed an edit, its author can approve later runs."""
     monkeypatch.setenv(SECRET_NAME, SECRET)
     async with site(url, key_cache_seconds=0.0) as s:
         p = await people(s)
@@ -499,16 +500,16 @@ async def test_nobody_can_start_and_approve_through_any_entry_point(
 
 
 CLASSES: dict[str, str] = {
-    "behind": "whoever asks this stands behind a run, or comes to",
-    "counts_as_one": "whoever asks this counts as one with a person",
-    "confirms": "a second person says that an edit is as it should be",
-    "decides": "what only a second person does",
+    "involved": "makes the caller involved in a run, now or later",
+    "counts_as_one": "makes the caller count as one with another person",
+    "confirms": "a second person confirms an edit",
+    "decides": "only a second person may do this",
     "when": "changes when a run works, not what it does",
-    "work": "what runners do with a service's key: written down, counted for nobody",
-    "two_people": "takes two people by itself",
-    "operator": "the installation's operator breaks the glass, audited",
-    "oneself": "about one's own sessions and keys",
-    "narrows": "only takes away what somebody may do, or tells others",
+    "work": "runners do this with a service's key: recorded, but involves no person",
+    "two_people": "already requires two people",
+    "operator": "an audited emergency override of the installation's operator",
+    "oneself": "concerns only the caller's own sessions and keys",
+    "narrows": "only removes access, or notifies others",
 }
 BY_CLASS: dict[str, str] = {
     "decides": """POST /runs/{run_id}/approve|POST /approvals/{approval_id}/decision|POST /approvals/{approval_id}/withdraw
@@ -524,7 +525,7 @@ BY_CLASS: dict[str, str] = {
 
 
 def documented() -> set[str]:
-    """The routes of the table of the ways in."""
+    """The routes in the table of entry points."""
     table = (
         DOCS.read_text(encoding="utf-8")
         .partition("## Who is involved")[2]
@@ -534,25 +535,27 @@ def documented() -> set[str]:
 
 
 def test_every_route_that_changes_something_is_classified() -> None:
-    """A new way in cannot be forgotten: whoever adds a route says here, and in the docs, what it is to the people behind a run."""
+    """A new route must be classified here and in the docs: whether it makes its caller involved in a run."""
     ways = {route for one in WAYS.values() for route in re.findall(r"[A-Z]+ \S+", one.routes)}
-    assert ways | NOT_BY_HTTP.keys() == documented(), "the table of the docs, and the ways that are tested"
+    assert ways | NOT_BY_HTTP.keys() == documented(), (
+        "the table in the docs lists exactly the tested entry points"
+    )
     known = set(ways) | NOT_BY_HTTP.keys()
     for text in BY_CLASS.values():
         known |= {route.strip() for route in text.split("|")}
     changing = {route for route in ALLOWED if not route.startswith("GET ")}
     known |= {route for route in changing if route.startswith(("POST /runner/", "PUT /runner/"))}
     known |= {route for route in changing if route.endswith("/confirm") or " /admin/" in route}
-    assert changing - known == set(), "routes in no class"
-    assert known - changing == set(), "classes of no route"
+    assert changing - known == set(), "routes without a class"
+    assert known - changing == set(), "classified routes that do not exist"
     assert set(BY_CLASS) <= set(CLASSES)
 
 
-# ------------------------------------------------------------------------------------- who counts as one
+# ------------------------------------------------------------------------------------- identities that count as one person
 
 
 async def enrolled(p: People, who: httpx.AsyncClient, person: str) -> httpx.AsyncClient:
-    """Somebody for whom `who` has made a code, which `who` might as well use."""
+    """Enrol a person with a code that `who` created. `who` could have used the code as well."""
     code = (await sent(who, "POST", f"/people/{person}/enrolment"))["code"]
     made = await sent(await p.s.caller(), "POST", "/enrolments", code=code)
     return await p.s.caller(made["key"]["key"])
@@ -564,20 +567,20 @@ async def test_an_administrator_with_a_second_identity_counts_as_one_person(url:
         new = {"name": "X", "roles": ["operator", "approver", "admin", "viewer"]}
         await sent(p.ada, "POST", "/people", id="x", **new)
         x = await enrolled(p, p.ada, "x")
-        again = await enrolled(p, p.ada, "carol")  # whose keys end, and who is told
+        again = await enrolled(p, p.ada, "carol")  # Carol's old keys end, and her session shows why
         assert (await sent(again, "GET", "/session"))["unconfirmed"] == ["person:ada"]
         await sent(x, "POST", "/people", id="y", **new)
         y = await enrolled(p, x, "y")
         for one in (x, again, y):
             assert await said(one, await started(p.ada)) == "APPROVER_IS_REQUESTER"
             assert await said(p.ada, await started(one)) == "APPROVER_IS_REQUESTER"
-        assert await said(y, await started(again)) == "APPROVER_IS_REQUESTER", "that goes on"
+        assert await said(y, await started(again)) == "APPROVER_IS_REQUESTER", "the rule is transitive"
         two = {**DEPLOY, "name": "two", "steps": [{"id": "ok", "approval": {"title": "D", "people": 2}}]}
         await sent(p.service, "PUT", "/workflows/two", **two)
         run = await started(p.service, "two")
         assert await said(p.ada, run) == "requested"
         assert await said(x, run) == "APPROVER_COUNTED", "one person counts once"
-        # A policy takes two people, and confirmations do.
+        # Policies and confirmations take two people, too.
         rule = "{name: r, connector: c, operation: o, allow: true}"
         made = await sent(p.ada, "POST", "/policies", text=f"version: 1\nrules: [{rule}]\n")
         assert (await sent(p.ada, "POST", f"/policies/{made['version']}/activate"))["state"] == "proposed"
@@ -594,7 +597,7 @@ async def test_an_administrator_with_a_second_identity_counts_as_one_person(url:
             answer = await confirmer.post(f"/people/{person}/confirm", json={"revision": shown["revision"]})
             assert (answer.status_code, problem(answer)) == (403, "SECOND_PERSON_NEEDED"), person
         assert problem(await p.service.post("/people/x/confirm", json={"revision": 1})) == "FORBIDDEN"
-        # Bob is a second administrator. He confirms what he has looked at; while Y is nobody's but theirs, X and Ada are one.
+        # Bob is a second administrator. He confirms the revision that he has seen. While Y is unconfirmed, X and Ada count as one.
         shown = await sent(p.bob, "GET", "/people/x")
         assert (
             problem(await p.bob.post("/people/x/confirm", json={"revision": shown["revision"] + 1}))
@@ -631,7 +634,7 @@ async def test_nobody_changes_their_own_roles_through_a_client_or_a_created_pers
         made = await sent(p.ada, "PUT", "/people/eve", **more)
         assert made["unconfirmed"] == ["person:ada"]
         renamed = await sent(p.bob, "PUT", "/people/eve", **{**more, "name": "E"})
-        assert renamed["unconfirmed"] == ["person:ada"], "a name is no role"
+        assert renamed["unconfirmed"] == ["person:ada"], "a change of the name needs no confirmation"
 
 
 async def test_two_administrators_confirm_each_others_changes_of_a_person(url: str) -> None:
@@ -698,14 +701,14 @@ async def test_programs_confirm_through_the_engine(url: str) -> None:
 
 @pytest.fixture
 def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the tenant's hooks and its Slack app."""
+    """The secret of the tenant's hooks and of its Slack app."""
     monkeypatch.setenv(SECRET_NAME, SECRET)
 
 
 async def test_slack_decisions_need_an_app_registered_by_the_operator(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hook whose secret somebody knows signs clicks as a colleague, and links accounts: neither counts."""
+    """A person who knows a hook's secret can forge clicks and links of a colleague. Neither counts."""
     monkeypatch.setenv(SECRET_NAME, SECRET)
     monkeypatch.setenv("TENURE_SECRET_acme_APP", "another secret")
     async with site(url) as s:
@@ -717,7 +720,7 @@ async def test_slack_decisions_need_an_app_registered_by_the_operator(
         value = f"{asked['id']}:1:"
         await register_app(
             s, "T1", "env:TENURE_SECRET_acme_APP"
-        )  # the app's own secret; the hook's is known to Ada
+        )  # Ada knows the hook's secret, not the app's
         assert "SLACK_APP_NOT_REGISTERED" in await slack.click("tenure.approve", value)
         assert "SLACK_APP_NOT_REGISTERED" in (await slack.command("link")).json()["text"]
         await register_app(s, "T2")  # the right secret, for another team
@@ -749,7 +752,7 @@ async def test_unlinking_a_slack_account_does_not_hide_its_user(url: str, secret
         await link(slack, p.ada)
         assert await said(p.ada, run) == "APPROVER_IS_REQUESTER"
         assert await said(p.bob, run) == "approved"
-        await link(slack, p.carol)  # who takes the account over, for what is typed from now on
+        await link(slack, p.carol)  # Carol takes over the account for later commands
         run = await typed(slack)
         assert await said(p.carol, run) == await said(p.ada, run) == "APPROVER_IS_REQUESTER"
         assert await said(p.bob, run) == "approved"
@@ -769,7 +772,9 @@ async def test_nobody_approves_a_run_started_by_an_unlinked_account(
             assert await said(one, run) == "ACCOUNT_NOT_LINKED"
         if " " not in user:
             await link(slack, p.ada)
-            assert await said(p.bob, run) == "ACCOUNT_NOT_LINKED"  # nobody knows whose it was
+            assert (
+                await said(p.bob, run) == "ACCOUNT_NOT_LINKED"
+            )  # the account may have had another user before
         why = (await sent(p.bob, "GET", f"/runs/{run}/why"))["text"]
         assert "Nobody can approve it" in why
         assert "`/tenure link`" in why
@@ -783,7 +788,7 @@ async def test_github_logins_are_remembered_and_a_hook_may_require_known_authors
     async with site(url) as s:
         p = await people(s)
         known = s.engine.scoped(tenant=ACME, caller=OPERATOR).people
-        for login in ("ada-codes", None):  # it is taken away from her, and is still hers
+        for login in ("ada-codes", None):  # a removed login still counts as hers
             await known.update("ada", name="Ada", roles=ALL, github=login)
         loose = await hook_of(p.service, TO_DEPLOY)
         strict = await hook_of(p.service, TO_DEPLOY, settings={"known_authors_only": True})
@@ -810,7 +815,7 @@ async def test_github_logins_are_remembered_and_a_hook_may_require_known_authors
 
 
 async def test_a_persons_claim_is_recorded_once(url: str) -> None:
-    """Not as a change of metadata, and not once more where it is known already or too many stand behind the run."""
+    """Not as a change of metadata, and not if the person is already involved or the run has too many involved people."""
     async with site(url) as s:
         p = await people(s)
         engine = s.engine.scoped(tenant=ACME)
@@ -825,7 +830,7 @@ async def test_a_persons_claim_is_recorded_once(url: str) -> None:
             assert await said(p.ada, run) == ("TOO_MANY_BEHIND" if known else "APPROVER_IS_REQUESTER")
 
 
-# ------------------------------------------------------------------------------------------ nobody is left
+# ------------------------------------------------------------------------------------------ no approver is left
 
 
 async def test_too_many_involved_people_end_the_approval_not_the_run(url: str) -> None:
@@ -871,11 +876,11 @@ async def test_explain_reports_that_nobody_may_approve(url: str) -> None:
         del bob
 
 
-# -------------------------------------------------------------------------------------- what was answered
+# -------------------------------------------------------------------------------------- stale and closed approvals
 
 
 async def test_a_decision_names_an_open_approval(url: str) -> None:
-    """A digest or a revision of something else is stale, also where nothing is bound, and also of a repeat."""
+    """A wrong digest or revision is stale, even if the approval is bound to no digest, and even in a repeat."""
     async with site(url) as s:
         p = await people(s)
         run = await started(p.service)
@@ -896,7 +901,7 @@ async def test_a_decision_names_an_open_approval(url: str) -> None:
 
 
 async def test_a_closed_approval_reports_how_it_ended(url: str) -> None:
-    """A decided question says so, whatever has become of its run since."""
+    """A decided approval stays decided, even if its run has ended since."""
     async with site(url) as s:
         p = await people(s)
         engine = s.engine.scoped(tenant=ACME, actor="person:ada")

@@ -1,4 +1,4 @@
-"""I61: a step whose condition is false is never handed out, and every view says that it was skipped and why."""
+"""I61: a step whose condition is false is never leased, and every view shows that it was skipped and why."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ EVERYTHING = [f"default|tool:{tool}" for tool in ("build", "label", "ship")]
 
 @pytest.fixture(autouse=True)
 def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place for files."""
+    """A folder for artifacts."""
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
@@ -38,7 +38,7 @@ async def taken(runner: httpx.AsyncClient, claim_id: str) -> list[dict[str, obje
 
 
 async def released(s: Site) -> str:
-    """A run of which one step was done by a runner of no SDK, and three were skipped."""
+    """A run with one step that a runner without the SDK completed, and three skipped steps."""
     operator = await s.as_("operator")
     put = await operator.put("/workflows/release", content=FILE, headers={"Content-Type": "application/yaml"})
     assert put.status_code in (200, 201), put.text
@@ -108,7 +108,7 @@ async def test_every_view_shows_that_a_step_was_skipped_and_why(url: str) -> Non
 
 
 async def test_a_runner_may_not_start_commands(url: str) -> None:
-    """Commands come from workflow files: a child's plan has none, whatever its input looks like."""
+    """Commands come from workflow files only. The plan of a child has none, even if its input looks like one."""
     async with site(url) as s:
         operator = await s.as_("operator")
         await operator.put("/workflows/release", content=FILE, headers={"Content-Type": "application/yaml"})

@@ -1,4 +1,4 @@
-"""The card of an approval in Slack: what it shows, who posts it, and that it is kept as things are (GOV-20)."""
+"""The card of an approval in Slack: its content, how it is posted, and how it is updated (GOV-20)."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ def shown(*lines: str, why: str = "", rationale: tuple[str, ...] = ("policy 3: w
 async def ask(
     s: Site, question: Any = None, *, group: str = "", people: int = 1, tier: str = "", **more: Any
 ) -> str:
-    """A run that waits for the approval of an act."""
+    """Start a run that waits for the approval of an act."""
     engine = s.engine.scoped(tenant="acme", actor="person:olga")
     run = await engine.create("triage", [{"name": "label"}])
     lease = await claim(s, run)
@@ -85,13 +85,13 @@ async def ask(
 
 
 async def until(s: Site, fits: Callable[[], Any]) -> Any:
-    """Let the cards be seen to until it is so."""
+    """Process cards until the condition holds."""
     for _ in range(300):
         if found := fits():
             return found
         await s.service.cards.look()
         await asyncio.sleep(0.02)
-    raise AssertionError("it does not come to that")
+    raise AssertionError("the condition does not become true")
 
 
 async def posted(s: Site, slack: SlackDouble) -> dict[str, Any]:
@@ -148,7 +148,7 @@ async def test_a_card_whose_attempts_end_without_an_outcome_is_set_aside(
         while "card_set_aside" not in said:
             await s.service.cards.look()
         assert slack.messages == []
-        assert await s.service.cards.look() == 0, "it is not taken any more"
+        assert await s.service.cards.look() == 0, "the card is not retried"
 
 
 async def test_a_card_is_updated_on_votes_expiry_revision_and_cancellation(
@@ -169,7 +169,7 @@ async def test_a_card_is_updated_on_votes_expiry_revision_and_cancellation(
 
 async def test_two_processes_and_a_lost_response_post_one_card(url: str, slack: SlackDouble) -> None:
     async with stage(url, slack) as s:
-        slack.trouble(drop="after")  # it is posted, and nobody hears of it
+        slack.trouble(drop="after")  # Slack posts the message; the answer is lost
         await make_hook(s, "slack", settings=CARDS)
         await ask(s)
         cards = s.service.cards

@@ -1,4 +1,4 @@
-"""Slack: commands that start runs, accounts that people link, and clicks that decide."""
+"""Slack: commands start runs, people link accounts, clicks decide approvals."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ async def runs(s: Site) -> list[str]:
 
 
 async def link(slack: Slack, person: httpx.AsyncClient) -> None:
-    """The way people do it: a code typed for in Slack, handed in while signed in."""
+    """Link an account as people do: get a code in Slack, then send it with their own key."""
     text = (await slack.command("link")).json()["text"]
     code = next(word.rstrip(".") for word in text.split() if word.startswith("tns_"))
     answer = await person.put("/me/slack", json={"code": code})
@@ -99,7 +99,7 @@ async def test_a_replay_of_the_same_bytes_does_nothing_even_after_its_record_exp
         s.engine.store.shift_clock(us(31 * 60))
         await s.service.keys.sweep()
         old = await slack.send_raw("commands", first.request.content, at)
-        assert problem(old) == "SIGNATURE_INVALID"  # its time has passed
+        assert problem(old) == "SIGNATURE_INVALID"  # the timestamp is too old
         fields = dict(pair.split("=") for pair in first.request.content.decode().split("&"))
         late = await slack.command("deploy", trigger=fields["trigger_id"])
         assert late.json()["text"].startswith("Already started")
@@ -136,7 +136,7 @@ async def test_a_command_without_its_fields_is_refused(url: str, field: str) -> 
         assert await contents(url) == before
 
 
-# --------------------------------------------------------------------------------------------- whose it is
+# --------------------------------------------------------------------------------------------- linked accounts
 
 
 async def test_the_linked_person_is_the_requester_of_a_commands_run(url: str) -> None:
@@ -180,7 +180,7 @@ async def test_a_link_code_is_issued_once_per_request_and_not_stored(url: str) -
 async def asked(
     s: Site, *, people: int = 1, actor: str = "person:olga", digest: str = DIGEST
 ) -> tuple[str, str]:
-    """A run that asks; its id, and what its buttons say."""
+    """Start a run that waits for an approval. Returns its id and the value of its buttons."""
     engine = s.engine.scoped(tenant="acme", actor=actor)
     question = {"action": "deploy", "people": people, "digest": digest}
     gate = {"name": "gate", "kind": "approval", "approval": question}

@@ -1,4 +1,4 @@
-"""Outgoing webhooks: what a receiver gets, in which order, and what becomes of it when nobody answers."""
+"""Outgoing webhooks: the events that a receiver gets, their order, and the handling of failures."""
 
 import asyncio
 import base64
@@ -41,14 +41,14 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Receiver:
-    """A receiver of webhooks on a real socket: checks signatures, and answers as it is told to."""
+    """A receiver of webhooks on a real socket. It checks signatures and returns the status that `answer` selects."""
 
     def __init__(self) -> None:
         self.url = ""
         self.got: list[dict[str, Any]] = []
-        """Events that were answered 2xx, as they came."""
+        """Events that were answered 2xx, in their order."""
         self.tried: list[tuple[str, dict[str, Any]]] = []
-        """(webhook-id, event) of all of them."""
+        """(webhook-id, event) of all attempts."""
         self.answer: Callable[[dict[str, Any], int], int] = lambda _event, _tries: 204
         self.traces: list[str | None] = []
         self._heard = asyncio.Condition()
@@ -79,7 +79,7 @@ class Receiver:
         await send({"type": "http.response.body", "body": b"thanks"})
 
     async def heard(self, count: int) -> list[dict[str, Any]]:
-        """So many events that were answered 2xx."""
+        """Wait until `count` events were answered 2xx."""
         async with asyncio.timeout(SECONDS_MAX), self._heard:
             await self._heard.wait_for(lambda: len(self.got) >= count)
         return self.got
@@ -106,7 +106,7 @@ async def receiving() -> AsyncIterator[Receiver]:
 
 @asynccontextmanager
 async def told(url: str, **what: Any) -> AsyncIterator[tuple[Site, Receiver, httpx.AsyncClient, str]]:
-    """A site with a webhook to a receiver: (site, receiver, an admin, the webhook's id)."""
+    """A site with a webhook to a receiver: (site, receiver, admin, id of the webhook)."""
     async with receiving() as receiver, site(url, webhooks_to_loopback=True) as s:
         admin = await s.as_("admin", "operator")
         made = await admin.post("/webhooks", json={"url": receiver.url, "secret": REFERENCE, **what})
@@ -120,7 +120,7 @@ def acme(s: Site, tenant: str = "acme") -> Engine:
 
 
 async def work(s: Site, workflow: str = "report", tenant: str = "acme") -> str:
-    """A run of two steps, from its beginning to its end."""
+    """Run two steps to the end."""
     run = await acme(s, tenant).create(workflow, [{"name": "a"}, {"name": "b"}])
     for _ in range(2):
         [lease] = await s.engine.orchestrator.claim("bob", queues=QUEUES)
@@ -180,7 +180,7 @@ async def test_events_of_a_run_arrive_in_order_despite_failures(
             assert places == sorted(places)
             assert list(map(short, mine)) == STORY
         ids = [webhook_id for webhook_id, _ in receiver.tried]
-        assert any(ids.count(webhook_id) == 2 for webhook_id in ids)  # the same id in both tries
+        assert any(ids.count(webhook_id) == 2 for webhook_id in ids)  # the same id in both attempts
         bodies = dict(receiver.tried)
         assert all(bodies[webhook_id] == event for webhook_id, event in receiver.tried)
 
@@ -228,7 +228,7 @@ async def test_a_notice_undelivered_for_a_day_is_dead_and_can_be_retried_by_hand
 async def test_a_notice_whose_attempts_end_without_an_outcome_dies_after_a_limit(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A try is counted when it is taken: one that ends its process counts, and nothing is sent once there were too many."""
+    """An attempt is counted when it begins, so that a crash counts. Over the limit, nothing is sent."""
     monkeypatch.setattr(webhook_dispatcher, "NOTICE_TRIES_MAX", 0)
     async with told(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
         await acme(s).create("w", [{"name": "a"}])
@@ -366,7 +366,7 @@ def test_webhooks_cannot_reach_local_addresses() -> None:
     near += ["2002:7f00:1::", "2001:0:7f00:1::1", "64:ff9b::a9fe:a9fe", "::127.0.0.1", "fec0::1"]
     assert not [address for address in near if is_allowed(address, AllowedNetworks())]
     assert not is_allowed("2002:a9fe:a9fe::", AllowedNetworks(private=True)), (
-        "6to4 leads to an address of IPv4"
+        "a 6to4 address contains an IPv4 address"
     )
     assert is_allowed("93.184.216.34", AllowedNetworks())
     assert is_allowed("2606:2800:220:1::1", AllowedNetworks())
@@ -378,7 +378,7 @@ def test_webhooks_cannot_reach_local_addresses() -> None:
 async def test_a_host_name_that_resolves_to_this_machine_is_refused(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name passed the check of its text; the address is looked at when it is connected to."""
+    """The name itself passes the check. The resolved address is checked at the connection."""
     async with receiving() as receiver, site(f"sqlite:{tmp_path / 'site.db'}") as s:
         port = httpx.URL(receiver.url).port
         loop = asyncio.get_running_loop()
@@ -412,4 +412,4 @@ def test_retry_delays_grow_from_seconds_to_hours_and_end_after_a_day() -> None:
         now = due
     assert waits[: len(DELAYS_SECONDS)] == list(DELAYS_SECONDS)
     assert now == us(TOTAL_SECONDS)
-    assert 4 <= next_try_at(msgspec.structs.replace(notice, tries=1), 0, 0.0) / 1e6 <= 6  # type: ignore[operator]  # a day is left
+    assert 4 <= next_try_at(msgspec.structs.replace(notice, tries=1), 0, 0.0) / 1e6 <= 6  # type: ignore[operator]  # not None: the day has not passed
