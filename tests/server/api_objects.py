@@ -30,7 +30,7 @@ from tests.server.route_walk import body_for, routes
 from tests.server.stage import ACME, Site, site
 from tests.server.test_evidence import sealed_run
 from tests.server.test_proposals import proposing
-from tests.server.test_roles import a_world
+from tests.server.test_roles import create_one_of_each
 from tests.server.test_runner_leases import claim, say, start
 from tests.server.webhook_senders import PR_RULE, REFERENCE, SECRET, Slack, make_hook, pull_request
 
@@ -52,13 +52,13 @@ QUERIES = {
 """Query strings that a route requires."""
 
 
-def wide(steps: int = 950) -> str:
+def widest_workflow(steps: int = 950) -> str:
     """A workflow with nearly as many steps as the limit allows."""
     listed = [{"id": f"s{i}", "run": "true", "needs": []} for i in range(steps)]
     return json.dumps({"name": "wide", "version": "1", "steps": listed})
 
 
-def walked() -> list[str]:
+def ordered_routes() -> list[str]:
     """All routes: routes that read come first, routes that delete last."""
     kinds = ("GET", "PATCH", "POST", "PUT", "DELETE")
     return sorted(routes(), key=lambda route: (kinds.index(route.split()[0]), -route.count("/"), route))
@@ -70,7 +70,7 @@ def sender_of(route: str) -> str:
     return next((kind for kind in kinds if route.startswith(f"POST /hooks/{kind}/")), "")
 
 
-class Asked(msgspec.Struct):
+class PreparedRequest(msgspec.Struct):
     """A request that is ready to be sent."""
 
     path: str
@@ -90,12 +90,12 @@ class Objects:
         self._names: dict[str, str] = {}
         self._hooks: dict[str, str] = {}
 
-    async def furnish(self, service: ServiceDouble) -> None:
+    async def create_shared(self, service: ServiceDouble) -> None:
         """Create the objects that all requests share."""
         s = self.site
-        await save_workflow(s.engine.store, ACME, "wide", "1", "declared", wide(), "d")
+        await save_workflow(s.engine.store, ACME, "wide", "1", "declared", widest_workflow(), "d")
         self._sealed, _ = await sealed_run(s, self._folder)
-        self._names = await a_world(s, ACME)
+        self._names = await create_one_of_each(s, ACME)
         self._world_token = self._names.pop("token")
         self._key = await s.key(*ROLES, person="ann")
         self._operator = await s.operator_key()
@@ -127,18 +127,18 @@ class Objects:
         (await self._ann.put(put, content=b"a" * 100_000, headers=_bearer(lease["token"]))).raise_for_status()
         self._uploaded = lease
 
-    async def at(self, route: str) -> Asked:
+    async def request_to(self, route: str) -> PreparedRequest:
         """A request to a route whose path names existing objects."""
         template = route.partition(" ")[2]
-        names, token = await self._things(route)
+        names, token = await self._path_names(route)
         body = body_for(self._document, route).get("json")
-        text = b"" if body is None else json.dumps({**body, **self._fitting(route, names)}).encode()
+        text = b"" if body is None else json.dumps({**body, **self._valid_fields(route, names)}).encode()
         headers = _bearer(self._operator if template.startswith("/admin") else token or self._key)
         headers["Idempotency-Key"] = f"walk-{next(self._number)}"
         path = template.format(**names) + QUERIES.get(route, "")
         if route in ("DELETE /session", "POST /session"):
             headers["Origin"] = self.site.address
-        return Asked(path, headers, text)
+        return PreparedRequest(path, headers, text)
 
     async def _unknown_receipts(self) -> list[dict[str, Any]]:
         while True:
@@ -152,7 +152,7 @@ class Objects:
         (lease,) = await claim(self._runner, f"walk-{next(self._number)}", max=1, ack=True)
         return lease
 
-    async def _things(self, route: str) -> tuple[dict[str, str], str]:
+    async def _path_names(self, route: str) -> tuple[dict[str, str], str]:
         """The values for a route's path, and the token of the lease if the route needs one."""
         names = {**self._names, "code": "FROZEN", "team_id": "T1", "receipt_id": self._receipt}
         template = route.partition(" ")[2]
@@ -203,7 +203,7 @@ class Objects:
             }, ""
         return names, ""
 
-    def _fitting(self, route: str, names: dict[str, str]) -> dict[str, Any]:
+    def _valid_fields(self, route: str, names: dict[str, str]) -> dict[str, Any]:
         """Fields of a valid body beyond the smallest one."""
         number = next(self._number)
         large: dict[str, Any] = {"text": TEXT}
@@ -223,10 +223,10 @@ class Objects:
             "POST /schedules": {"name": f"nightly-{number}", "workflow": "greeting", "cron": "0 3 * * *", "input": large},
             "POST /runner/claim": {"claim_id": f"walk-{number}", "capabilities": ["default|tool:none"]},
         }  # fmt: skip
-        return own.get(route) or FITTING.get(route, {})
+        return own.get(route) or VALID_FIELDS.get(route, {})
 
 
-FITTING: dict[str, dict[str, Any]] = {
+VALID_FIELDS: dict[str, dict[str, Any]] = {
     "PATCH /runs/{run_id}": {"metadata": MANY},
     "POST /approvals/{approval_id}/decision": {"decision": "approve", "revision": 1, "reason": "x" * 500},
     "POST /proposals/{proposal_id}/decision": {"decision": "approve"},
@@ -240,7 +240,7 @@ FITTING: dict[str, dict[str, Any]] = {
     "PUT /webhooks/{webhook_id}": {"url": "https://example.com/in", "secret": REFERENCE, "types": QUIET, "revision": 2},
     "PUT /schedules/{name}": {"workflow": "greeting", "cron": "0 4 * * *", "input": {"text": TEXT}, "revision": 1},
     "PUT /admin/tenants/{tenant_id}/slack-apps/{team_id}": {"secrets": [REFERENCE.replace(ACME, OTHER)]},
-    "PUT /workflows/{name}": json.loads(wide()),
+    "PUT /workflows/{name}": json.loads(widest_workflow()),
     "POST /workflows/{name}/confirm": {"version": "1", "digest": "d"},
     "PUT /clients/{client_id}": {"roles": list(ROLES)},
     "PUT /people/{person_id}": {"roles": list(ROLES)},
@@ -259,7 +259,7 @@ FITTING: dict[str, dict[str, Any]] = {
 """By route: fields of a valid body, including large ones."""
 
 
-def sent_by(kind: str, number: int, body: bytes) -> dict[str, str]:
+def delivery_headers(kind: str, number: int, body: bytes) -> dict[str, str]:
     """The headers that a hook's sender sends with a delivery."""
     secret, at, name = SECRET.encode(), str(int(time.time())), f"walk-{number}"
     standard = hmac.digest(secret, f"{name}.{at}.".encode() + body, "sha256")
@@ -282,7 +282,7 @@ def sent_by(kind: str, number: int, body: bytes) -> dict[str, str]:
     return given[kind]
 
 
-def delivery(route: str, room: int) -> tuple[bytes, str]:
+def largest_delivery(route: str, room: int) -> tuple[bytes, str]:
     """The largest valid delivery to a hook, and its content type."""
     text = "x" * (room - 4_000)
     if route.endswith("/commands"):
@@ -300,12 +300,12 @@ def _bearer(token: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def furnished(url: str, document: dict[str, Any], folder: Path) -> AsyncIterator[Objects]:
+async def server_with_objects(url: str, document: dict[str, Any], folder: Path) -> AsyncIterator[Objects]:
     """A server with one object of each kind."""
     with ServiceDouble("neither") as service:
         async with site(
             url, connectors=[connector(service.url, service.mode)], policy=ALLOW, hook_answer_seconds=1
         ) as s:
             made = Objects(s, document, folder)
-            await made.furnish(service)
+            await made.create_shared(service)
             yield made

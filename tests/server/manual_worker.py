@@ -22,20 +22,20 @@ async def complete(s: Site, lease: Lease, output: bytes | None = None) -> None:
     await s.engine.orchestrator.send(Complete(**head(lease, 9), output=output))
 
 
-async def done(s: Site, run: str, output: bytes | None = None) -> None:
+async def complete_next_step(s: Site, run: str, output: bytes | None = None) -> None:
     """Claim and complete the next step of a run."""
     lease = await claim(s, run)
     assert lease is not None
     await complete(s, lease, output)
 
 
-async def failed(s: Site, run: str, code: str, message: bytes = b"") -> None:
+async def fail_next_step(s: Site, run: str, code: str, message: bytes = b"") -> None:
     """Claim the next step of a run and fail it without a retry."""
     lease = await claim(s, run)
     assert lease is not None
     await s.engine.orchestrator.send(Fail(**head(lease, 9), code=code, message=message, retryable=False))
 
 
-async def recorded(s: Site, lease: Lease, name: str, seq: int, **fields: Any) -> None:
+async def save_checkpoint(s: Site, lease: Lease, name: str, seq: int, **fields: Any) -> None:
     """Record a checkpoint under a lease."""
     await s.engine.orchestrator.send(RecordCheckpoint(**head(lease, seq), name=name, **fields))

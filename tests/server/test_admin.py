@@ -107,16 +107,16 @@ async def test_caps_are_replaced_as_a_whole(url: str) -> None:
             "workspaces": {"lab": {"weight": 2}},
             "workflows": {"build": {"max_runs_per_min": 60, "max_concurrency": 0, "max_writes_per_run": 5}},
         }
-        said = (await operator.put(path, json=wanted)).json()
-        assert said == (await operator.get(path)).json()
-        assert said["tenant"] == {**none, "weight": 3, "max_concurrency": 10}
-        assert said["workspaces"] == {"lab": {**none, "weight": 2}}
-        assert said["workflows"]["build"]["max_runs_per_min"] == 60
-        assert said["workflows"]["build"]["max_writes_per_run"] == 5
+        caps = (await operator.put(path, json=wanted)).json()
+        assert caps == (await operator.get(path)).json()
+        assert caps["tenant"] == {**none, "weight": 3, "max_concurrency": 10}
+        assert caps["workspaces"] == {"lab": {**none, "weight": 2}}
+        assert caps["workflows"]["build"]["max_runs_per_min"] == 60
+        assert caps["workflows"]["build"]["max_writes_per_run"] == 5
         await operator.put(path, json={"workspaces": {"lab": {"max_concurrency": 1}}})
-        said = (await operator.get(path)).json()
-        assert (said["tenant"], said["workflows"]) == (none, {})
-        assert said["workspaces"] == {"lab": {**none, "max_concurrency": 1}}
+        caps = (await operator.get(path)).json()
+        assert (caps["tenant"], caps["workflows"]) == (none, {})
+        assert caps["workspaces"] == {"lab": {**none, "max_concurrency": 1}}
         lines = (await operator.get("/admin/audit")).json()["items"]
         assert [line["kind"] for line in lines[:2]] == ["tenant.caps_set"] * 2
         assert lines[0]["about"]["caps"]["ws:lab"] == [1, 1, None, None]
@@ -166,13 +166,13 @@ async def test_the_audit_chain_is_paged_and_a_changed_entry_is_found(url: str) -
         careless = msgspec.structs.replace(old, actor="client:nobody")
         careful = next_admin_event(lines[2], ACME, old.kind, old.at, "client:nobody", old.body)
         for forged, at in ((careless, old.seq), (careful, old.seq + 1)):
-            shelf = _Shelf(s.engine.store, old, forged)
-            assert await find_broken_chains(shelf) == [(ACME, at)]
-            [found] = (await examine_database(shelf)).violations
+            tampered = TamperedStore(s.engine.store, old, forged)
+            assert await find_broken_chains(tampered) == [(ACME, at)]
+            [found] = (await examine_database(tampered)).violations
             assert (found.number, found.row) == ("I51", "tenant acme")
 
 
-class _Shelf:
+class TamperedStore:
     """A store in which one audit entry was changed by hand."""
 
     def __init__(self, store: Store, old: AdminEventRow, forged: AdminEventRow) -> None:

@@ -15,7 +15,7 @@ from tenure.store.artifacts import put_artifact
 from tests.server.stage import Site, problem, site
 from tests.server.test_runner_leases import claim as claimed
 from tests.server.test_runner_leases import say
-from tests.server.test_runner_protocol import acme, later, status
+from tests.server.test_runner_protocol import acme, advance_clock, status
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ async def upload(
     return await caller.put(path, content=body, headers={"Content-Type": kind})
 
 
-def seen(listed: list[Any]) -> list[tuple[str, str, int, str]]:
+def summary(listed: list[Any]) -> list[tuple[str, str, int, str]]:
     """Name, step, attempt and state of each listed file."""
     return [(one.name, one.step, one.attempt, one.state) for one in listed]
 
@@ -58,7 +58,7 @@ async def test_an_ended_lease_cannot_add_files_to_a_succeeded_run(url: str) -> N
         run = await start(s)
         lost = await claim(s, "c1")
         assert not (await upload(s, lost, "app.tar", b"of attempt 1")).json()["late"]
-        await later(s, 120)
+        await advance_clock(s, 120)
         won = await claim(s, "c2")
         assert (await upload(s, lost, "app.tar", b"late 1")).json()["late"]
         assert not (await upload(s, won, "app.tar", b"of attempt 2")).json()["late"]
@@ -73,7 +73,7 @@ async def test_an_ended_lease_cannot_add_files_to_a_succeeded_run(url: str) -> N
         assert got.headers["tenure-artifact"] == "step=build; attempt=2; state=accepted"
         engine = acme(s)
         listed = await engine.runs.list_artifacts(run)
-        assert seen(listed) == [
+        assert summary(listed) == [
             ("app.tar", "build", 1, "failed"),
             ("app.tar", "build", 1, "late"),
             ("app.tar", "build", 2, "accepted"),
@@ -100,13 +100,13 @@ async def test_two_steps_may_upload_files_of_one_name(url: str) -> None:
         engine, viewer = acme(s), await s.as_("viewer")
         path = f"/runs/{run}/artifacts/report.txt"
         for expected in ("pending", "accepted"):
-            told = await viewer.get(path)
-            assert (told.status_code, problem(told)) == (409, "ARTIFACT_AMBIGUOUS")
-            assert "?step=NAME&attempt=N" in told.json()["error"]["message"]
-            assert "'linux' attempt 1" in told.json()["error"]["message"]
+            answer = await viewer.get(path)
+            assert (answer.status_code, problem(answer)) == (409, "ARTIFACT_AMBIGUOUS")
+            assert "?step=NAME&attempt=N" in answer.json()["error"]["message"]
+            assert "'linux' attempt 1" in answer.json()["error"]["message"]
             with pytest.raises(TenureError, match=r"^ARTIFACT_AMBIGUOUS: .* name its step and attempt$"):
                 await engine.runs.read_artifact(run, "report.txt")
-            assert seen(await engine.runs.list_artifacts(run)) == [
+            assert summary(await engine.runs.list_artifacts(run)) == [
                 ("report.txt", "linux", 1, expected),
                 ("report.txt", "mac", 1, expected),
             ]
@@ -144,7 +144,7 @@ async def test_a_failed_steps_file_is_found_unless_a_later_attempt_succeeded(url
         await say(s, first, "fail", 1, code="TESTS_FAILED", retryable=True)
         engine = acme(s)
         assert await engine.runs.read_artifact(run, "failures.txt") == b"two tests failed"
-        await later(s, 3600)
+        await advance_clock(s, 3600)
         second = await claim(s, "c2")
         await say(s, second, "complete", 1)
         assert await status(s, run) == "succeeded"
@@ -183,12 +183,12 @@ async def test_a_late_file_is_not_found_by_its_name_alone(url: str) -> None:
         await say(s, lease, "complete", 1)
         await upload(s, lease, "core.dump", b"bytes")
         viewer = await s.as_("viewer")
-        told = await viewer.get(f"/runs/{run}/artifacts/core.dump")
-        assert (told.status_code, problem(told)) == (404, "ARTIFACT_NOT_FOUND")
-        assert "'build' attempt 1 (late)" in told.json()["error"]["message"]
+        answer = await viewer.get(f"/runs/{run}/artifacts/core.dump")
+        assert (answer.status_code, problem(answer)) == (404, "ARTIFACT_NOT_FOUND")
+        assert "'build' attempt 1 (late)" in answer.json()["error"]["message"]
         assert (await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1")).content == b"bytes"
-        told = await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1&late=false")
-        assert (told.status_code, problem(told)) == (404, "ARTIFACT_NOT_FOUND")
+        answer = await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1&late=false")
+        assert (answer.status_code, problem(answer)) == (404, "ARTIFACT_NOT_FOUND")
 
 
 async def test_the_number_of_files_of_a_run_is_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

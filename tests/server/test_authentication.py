@@ -56,14 +56,14 @@ async def test_every_invalid_key_gets_the_same_answer(url: str) -> None:
             new_key().text, f"tn_{key_id}_", f"tn_{key_id}", "tn_", "x", good.upper(), f"{good}=", f"{good} x",
             sha256(secret.encode()).hexdigest(),
         ]  # fmt: skip
-        told = set()
+        messages = set()
         stranger = await s.caller()
         headers = [f"Bearer {key}" for key in wrong] + [f"Basic {good}", good, "Bearer", "é"]
         for given in headers:
             answer = await stranger.get(NOTHING, headers={b"Authorization": given.encode()})
             assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED"), given
-            told.add(answer.text.replace(answer.headers["x-request-id"], ""))
-        assert len(told) == 1
+            messages.add(answer.text.replace(answer.headers["x-request-id"], ""))
+        assert len(messages) == 1
         twice = [("Authorization", f"Bearer {good}"), ("Authorization", f"Bearer {good}")]
         assert problem(await stranger.get(NOTHING, headers=twice)) == "UNAUTHENTICATED"
         assert (

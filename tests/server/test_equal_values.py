@@ -22,7 +22,7 @@ from tenure.sdk import Workflow, codec
 from tests.cases import cases
 from tests.govern.act_service import ASK
 from tests.server.stage import problem, site
-from tests.server.test_runner_acts import POST, acme, governed, holding
+from tests.server.test_runner_acts import POST, acme, claim_step, governed
 from tests.server.webhook_senders import SECRET, SECRET_NAME, GitHub, make_hook, register
 from tests.test_canonical import VALUES, equal
 
@@ -106,14 +106,14 @@ async def test_a_number_from_a_hook_arrives_unchanged(url: str, monkeypatch: pyt
             "-9223372036854775807",
             "0.1",
         ):
-            told = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
-            assert told.json()["status"] == "done", told.text
-            run = await acme(s).get(told.json()["run_id"])
+            answer = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
+            assert answer.json()["status"] == "done", answer.text
+            run = await acme(s).get(answer.json()["run_id"])
             assert run.input == {"value": json.loads(text), "listed": [json.loads(text)]}
         for text in ("18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"):
-            told = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
-            assert told.json()["status"] == "failed", "CEL would convert the number to a double"
-            assert "64 bits" in told.json()["note"]
+            answer = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
+            assert answer.json()["status"] == "failed", "CEL would convert the number to a double"
+            assert "64 bits" in answer.json()["note"]
         twice = await github.deliver("push", TWICE.encode())
         assert (twice.status_code, problem(twice)) == (400, "REQUEST_MALFORMED")
 
@@ -122,12 +122,12 @@ async def test_in_the_runner_protocol_a_label_matches_equal_values_only(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        caller, _, path, headers = await holding(s)
+        caller, _, path, headers = await claim_step(s)
         headers["Content-Type"] = "application/json"
 
         async def act(label: str, text: str) -> Any:
-            said = json.dumps({"label": label, **POST, "fields": {"json": {"n": "HERE"}}})
-            return await caller.post(path, content=said.replace('"HERE"', text).encode(), headers=headers)
+            body = json.dumps({"label": label, **POST, "fields": {"json": {"n": "HERE"}}})
+            return await caller.post(path, content=body.replace('"HERE"', text).encode(), headers=headers)
 
         for number, pair in enumerate(PAIRS):
             first, second = [(await act(f"p{number}", text)).json() for text in pair]

@@ -73,7 +73,7 @@ def log() -> Iterator[io.StringIO]:
     structlog.configure(**before)
 
 
-class Ways:
+class BothRoutes:
     """One server, called through the fast routes and through the router alone."""
 
     def __init__(self, s: Site, key: str, log: io.StringIO) -> None:
@@ -82,7 +82,7 @@ class Ways:
         self._key, self._log = key, log
 
     async def ask(
-        self, way: str, method: str, path: str, body: bytes = b"", **headers: str
+        self, variant: str, method: str, path: str, body: bytes = b"", **headers: str
     ) -> dict[str, Any]:
         """The answer and its log lines, without the values that differ between any two requests."""
         query = headers.pop("X-Query", "")
@@ -93,9 +93,9 @@ class Ways:
             "Idempotency-Key",
             "X-Request-ID",
         ):  # otherwise the second request would replay the first
-            if way == "documented" and given.get(header):
+            if variant == "documented" and given.get(header):
                 given[header] += "-2"
-        transport: Any = httpx.ASGITransport(self._apps[way])
+        transport: Any = httpx.ASGITransport(self._apps[variant])
         at = self._log.tell()
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             answer = await client.request(method, path, content=body, headers=given, params=query)
@@ -135,20 +135,22 @@ def _documented(service: ServerContext) -> Any:
 
 
 @asynccontextmanager
-async def ways(tmp_path: Path, log: io.StringIO, *roles: str) -> AsyncIterator[tuple[Site, Ways]]:
+async def both_routes(
+    tmp_path: Path, log: io.StringIO, *roles: str
+) -> AsyncIterator[tuple[Site, BothRoutes]]:
     async with site(f"sqlite:{tmp_path / 'site.db'}", log_requests=True) as s:
         await register(s.engine)
-        yield s, Ways(s, await s.key(*roles), log)
+        yield s, BothRoutes(s, await s.key(*roles), log)
 
 
 async def test_the_fast_and_the_documented_route_start_a_run_with_equal_answers_and_logs(
     tmp_path: Path, log: io.StringIO
 ) -> None:
-    async with ways(tmp_path, log, "operator") as (_, both):
+    async with both_routes(tmp_path, log, "operator") as (_, routes):
         statuses = {}
         for name, (body, headers) in CREATIONS.items():
-            fast = await both.ask("fast", "POST", "/runs", body, **headers)
-            documented = await both.ask("documented", "POST", "/runs", body, **headers)
+            fast = await routes.ask("fast", "POST", "/runs", body, **headers)
+            documented = await routes.ask("documented", "POST", "/runs", body, **headers)
             assert fast == documented, name
             statuses[name] = fast["status"]
             [line] = [one for one in fast["log"] if one["event"] == "request"]
@@ -161,18 +163,18 @@ async def test_the_fast_and_the_documented_route_start_a_run_with_equal_answers_
 async def test_the_fast_and_the_documented_route_refuse_a_caller_without_the_role_alike(
     tmp_path: Path, log: io.StringIO
 ) -> None:
-    async with ways(tmp_path, log, "viewer") as (_, both):
-        fast = await both.ask("fast", "POST", "/runs", GOOD)
+    async with both_routes(tmp_path, log, "viewer") as (_, routes):
+        fast = await routes.ask("fast", "POST", "/runs", GOOD)
         assert fast["status"] == 403
-        assert fast == await both.ask("documented", "POST", "/runs", GOOD)
+        assert fast == await routes.ask("documented", "POST", "/runs", GOOD)
 
 
 async def test_the_fast_and_the_documented_route_return_the_same_status(
     tmp_path: Path, log: io.StringIO
 ) -> None:
-    async with ways(tmp_path, log, "viewer") as (s, both):
+    async with both_routes(tmp_path, log, "viewer") as (s, routes):
         run = await begin(await s.as_("operator"))
-        tag = (await both.ask("fast", "GET", f"/runs/{run}/status"))["headers"]["etag"]
+        tag = (await routes.ask("fast", "GET", f"/runs/{run}/status"))["headers"]["etag"]
         asked: list[tuple[str, int, dict[str, str]]] = [
             (f"/runs/{run}/status", 200, {}),
             (f"/runs/{run}/status", 200, {"X-Query": "profile=git-with-intent"}),
@@ -184,9 +186,9 @@ async def test_the_fast_and_the_documented_route_return_the_same_status(
             (f"/runs/{run}/status", 401, {"Authorization": ""}),
         ]
         for path, status, headers in asked:
-            fast = await both.ask("fast", "GET", path, b"", **headers)
+            fast = await routes.ask("fast", "GET", path, b"", **headers)
             assert fast["status"] == status, (path, headers, fast)
-            assert fast == await both.ask("documented", "GET", path, b"", **headers), (path, headers)
+            assert fast == await routes.ask("documented", "GET", path, b"", **headers), (path, headers)
             [line] = [one for one in fast["log"] if one["event"] == "request"]
             known = status != 401
             assert (line["tenant"], line["key_id"] is not None) == ("acme" if known else None, known)

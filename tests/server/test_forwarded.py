@@ -12,7 +12,7 @@ from tenure.server.auth import authentication
 from tenure.server.http.forwarded import FORWARDED, address_group, client_address, forwarded_scheme
 from tests.certificates import make_certificate
 from tests.server.stage import Site, problem, site
-from tests.server.test_load_limits import half, sockets, until
+from tests.server.test_load_limits import half_request, sockets, until
 
 MINE, VICTIM, PROXY = "198.51.100.7", "203.0.113.9", "192.0.2.1"
 
@@ -92,7 +92,7 @@ async def test_a_lock_out_cannot_be_evaded_or_aimed_at_others(
     monkeypatch.setattr(authentication, "REFUSALS_BURST", 3.0)
     monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.001)
     async with site(url, behind_proxy=True, trusted_proxies=2) as s:
-        for number in range(3):  # claims to be the victim, from a different address each time
+        for number in range(3):  # each request claims to come from the victim, and from a different address
             answer = await _guess(s, number, f"{VICTIM}, 203.0.113.{number}, {MINE}, {PROXY}")
             assert answer.status_code == 401
         dodging = await _guess(s, 10, f"203.0.113.77, {MINE}, {PROXY}")
@@ -111,13 +111,13 @@ async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path
         key = await s.key("operator")
         async with sockets(s, 5) as held:
             for one in held[:2]:
-                await one.send(half(key, x_forwarded_for=f"{VICTIM}, {MINE}"))
+                await one.send(half_request(key, x_forwarded_for=f"{VICTIM}, {MINE}"))
             await until(lambda: s.service.load.half_sent == 2)
-            await held[2].send(half(key, x_forwarded_for=MINE))
+            await held[2].send(half_request(key, x_forwarded_for=MINE))
             assert (await held[2].answer())[0] == 429
-            await held[3].send(half(key, x_forwarded_for=VICTIM))
+            await held[3].send(half_request(key, x_forwarded_for=VICTIM))
             await until(lambda: s.service.load.half_sent == 3)
-            await held[4].send(half(key, x_forwarded_for=MINE))
+            await held[4].send(half_request(key, x_forwarded_for=MINE))
             assert (await held[4].answer())[0] == 429
         await until(lambda: not s.service.load._connections_of and not s.service.load._half_sent_of)
 
@@ -136,13 +136,13 @@ async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path
     ],
 )
 async def test_hsts_is_sent_to_clients_that_used_tls(
-    tmp_path: Path, settings: dict[str, Any], headers: dict[str, str], told: bool
+    tmp_path: Path, settings: dict[str, Any], headers: dict[str, str], expected: bool
 ) -> None:
     async with site(f"sqlite:{tmp_path}/site.db", **settings) as s:
         for path in ("/healthz", "/runs", "/nowhere"):
             answer = await (await s.caller()).get(path, headers=headers)
-            assert ("strict-transport-security" in answer.headers) == told
-            if told:
+            assert ("strict-transport-security" in answer.headers) == expected
+            if expected:
                 assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 

@@ -16,10 +16,10 @@ from tests.server.stage import problem, site
 from tests.server.workflows import begin, echo, patient, register
 
 
-class Cable(Wire):
+class BreakableWire(Wire):
     """A wire that can be disconnected, and reconnected at the same address."""
 
-    async def pull(self) -> None:
+    async def disconnect(self) -> None:
         """Cut all connections and refuse new ones."""
         assert self._server is not None
         self.at = self._server.sockets[0].getsockname()
@@ -28,7 +28,7 @@ class Cable(Wire):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def put_in(self) -> None:
+    async def reconnect(self) -> None:
         """Accept connections again."""
         host, port = self.at
 
@@ -52,13 +52,13 @@ async def until(
 @pytest.mark.guard_seconds(120)
 async def test_a_server_without_its_database_reports_it_and_recovers(postgres_dsn: str) -> None:
     """Failure 8."""
-    async with Cable(postgres_dsn).strung() as wire, site(wire.dsn) as s:
-        assert isinstance(wire, Cable)
+    async with BreakableWire(postgres_dsn).strung() as wire, site(wire.dsn) as s:
+        assert isinstance(wire, BreakableWire)
         await register(s.engine, echo)
         caller = await s.as_("operator", "viewer")
         run = await begin(caller)
         assert (await caller.get("/readyz")).status_code == 200
-        await wire.pull()
+        await wire.disconnect()
         answer = await until(lambda a: a.status_code != 200, lambda: caller.get("/readyz"))
         assert (answer.status_code, problem(answer)) == (503, "NOT_READY")
         assert (await caller.get("/healthz")).status_code == 200, "the process itself is healthy"
@@ -66,7 +66,7 @@ async def test_a_server_without_its_database_reports_it_and_recovers(postgres_ds
         assert (answer.status_code, problem(answer)) == (502, "UPSTREAM_UNAVAILABLE")
         assert answer.json()["error"]["retryable"] is True
         await until(lambda a: "tenure_store_up 0.0" in a.text, lambda: caller.get("/metrics"))
-        await wire.put_in()
+        await wire.reconnect()
         await until(lambda a: a.status_code == 200, lambda: caller.get("/readyz"))
         answer = await until(lambda a: a.status_code == 200, lambda: caller.get(f"/runs/{run}"))
         assert answer.json()["id"] == run

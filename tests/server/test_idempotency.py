@@ -177,7 +177,7 @@ async def test_a_call_without_a_key_is_never_deduplicated(url: str) -> None:
 
 
 @pytest.mark.clause("GWI-08")
-async def test_keys_belong_to_the_client_whatever_credential_it_uses(url: str) -> None:
+async def test_keys_belong_to_the_client_under_any_of_its_credentials(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         first = await post(await s.as_("operator"), "k")
@@ -300,7 +300,7 @@ async def test_only_the_holder_of_a_record_writes_its_outcome(url: str) -> None:
 # ---------------------------------------------------------------------------- requests that take more than one commit
 
 
-async def waiting(s: Site, operator: httpx.AsyncClient) -> str:
+async def start_waiting_run(s: Site, operator: httpx.AsyncClient) -> str:
     """Start a run that waits for the event `news`, longer than these tests shift the clock."""
     await register(s.engine)
     run = await begin(operator, workflow="patient", input={}, timeout="30d")
@@ -309,7 +309,7 @@ async def waiting(s: Site, operator: httpx.AsyncClient) -> str:
     return run
 
 
-async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: Any) -> HeldRecord:
+async def begin_and_die(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: Any) -> HeldRecord:
     """Begin a request as a process that then dies: its record stays in process."""
     refused = await operator.post(  # to get the hash of the request
         f"/runs/{run}/signals/news", json=body, headers={"Idempotency-Key": "spy"}
@@ -330,8 +330,8 @@ async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: 
 async def test_while_in_process_the_same_request_gets_202_and_another_one_409(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
-        held = await taken(s, operator, run, "k", {"data": 1})
+        run = await start_waiting_run(s, operator)
+        held = await begin_and_die(s, operator, run, "k", {"data": 1})
         record = await the_record(s, "k")
         assert (record.status, record.lock_expires_at) == ("processing", held.record.created_at + us(300))
         path = f"/runs/{run}/signals/news"
@@ -351,8 +351,8 @@ async def test_while_in_process_the_same_request_gets_202_and_another_one_409(ur
 async def test_an_expired_lock_lets_another_process_take_the_key_over(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
-        held = await taken(s, operator, run, "k", {"data": 1})
+        run = await start_waiting_run(s, operator)
+        held = await begin_and_die(s, operator, run, "k", {"data": 1})
         s.engine.store.shift_clock(us(301))
         path = f"/runs/{run}/signals/news"
         answer = await post(operator, "k", {"data": 2}, path)
@@ -375,7 +375,7 @@ async def test_an_expired_lock_lets_another_process_take_the_key_over(url: str) 
 async def test_a_signal_under_a_key_counts_once(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         path = f"/runs/{run}/signals/other"
         answers = [await post(operator, "k", {"data": 1}, path) for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 200]
@@ -397,7 +397,7 @@ async def test_a_failed_request_is_recorded_and_may_be_tried_three_times(
     monkeypatch.setenv("TENURE_ARTIFACTS", str(place))
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         place.write_text("a file where the folder should be: nothing can be kept here")
         path, body = f"/runs/{run}/signals/news", {"data": "x" * 300_000}
 
@@ -432,7 +432,7 @@ async def test_a_temporary_failure_succeeds_at_the_next_attempt(
     monkeypatch.setenv("TENURE_ARTIFACTS", str(place))
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         place.write_text("in the way")
         path, body = f"/runs/{run}/signals/news", {"data": "x" * 300_000}
         assert (await post(operator, "k", body, path)).status_code == 502
@@ -454,7 +454,7 @@ REFUSALS: dict[str, tuple[Any, str, int]] = {
 async def test_a_refused_request_leaves_its_key_unused(url: str) -> None:
     async with site(url, body_bytes_max=50_000) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         for name, (body, path, status) in REFUSALS.items():
             answer = await post(operator, "k", body, path.format(run=run))
             assert answer.status_code == status, (name, answer.text)
@@ -500,7 +500,7 @@ async def test_a_disconnected_client_gets_the_answer_by_its_key(url: str, when: 
     """Failure 17: the connection breaks before or after the commit. A retry gets the answer, and there is one effect."""
     async with site(url) as s, cutting(s.address) as proxy:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         ended = await begin(operator)
         await s.engine.scoped(tenant=ACME).cancel(ended)
         asked = {

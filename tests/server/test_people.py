@@ -6,7 +6,7 @@ from tenure.clock import us
 from tests.server.stage import ACME, Site, problem, site
 
 
-async def ada(s: Site, **given: object) -> str:
+async def create_ada(s: Site, **given: object) -> str:
     """Create a person who has not enrolled yet; returns the code."""
     admin = await s.as_("admin")
     body = {"id": "ada", "name": "Ada Lovelace", "roles": ["approver"], "groups": ["release"], **given}
@@ -17,7 +17,7 @@ async def ada(s: Site, **given: object) -> str:
 
 async def test_a_person_enrols_with_a_code_and_alone_sees_the_key(url: str) -> None:
     async with site(url) as s:
-        code = await ada(s)
+        code = await create_ada(s)
         admin, stranger = await s.as_("admin"), await s.caller()
         waiting = (await admin.get("/people/ada")).json()
         assert waiting["enrolment_until"] is not None
@@ -41,7 +41,7 @@ async def test_a_person_enrols_with_a_code_and_alone_sees_the_key(url: str) -> N
 
 async def test_an_enrolment_code_works_once_even_concurrently(url: str) -> None:
     async with site(url) as s:
-        code, stranger = await ada(s), await s.caller()
+        code, stranger = await create_ada(s), await s.caller()
         answers = await asyncio.gather(*(stranger.post("/enrolments", json={"code": code}) for _ in range(5)))
         assert sorted(answer.status_code for answer in answers) == [201, 401, 401, 401, 401]
         refused = next(answer for answer in answers if answer.status_code == 401)
@@ -53,7 +53,7 @@ async def test_an_enrolment_code_works_once_even_concurrently(url: str) -> None:
 async def test_every_invalid_code_gets_the_same_answer(url: str) -> None:
     async with site(url) as s:
         stranger, admin = await s.caller(), await s.as_("admin")
-        expired = await ada(s)
+        expired = await create_ada(s)
         s.engine.store.shift_clock(us(72 * 3600 + 1))
         void = (await admin.post("/people/ada/enrolment", json={"expires_in": 3600})).json()["code"]
         (await admin.post("/people/ada/enrolment")).json()
@@ -75,7 +75,7 @@ async def test_every_invalid_code_gets_the_same_answer(url: str) -> None:
 async def test_enrolling_again_ends_the_old_keys(url: str) -> None:
     async with site(url) as s:
         stranger, admin = await s.caller(), await s.as_("admin")
-        first = (await stranger.post("/enrolments", json={"code": await ada(s)})).json()["key"]["key"]
+        first = (await stranger.post("/enrolments", json={"code": await create_ada(s)})).json()["key"]["key"]
         old = await s.caller(first)
         assert (await old.get("/session")).status_code == 200
         code = (await admin.post("/people/ada/enrolment")).json()["code"]

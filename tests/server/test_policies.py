@@ -138,7 +138,7 @@ async def test_freezing_needs_one_person_and_thawing_two(url: str) -> None:
         ]  # fmt: skip
 
 
-async def denied(s: Site, request: bytes | None = None) -> str:
+async def run_with_denied_act(s: Site, request: bytes | None = None) -> str:
     """A run whose act was denied because no rule matched."""
     runner = await s.as_("runner")
     run = await s.engine.scoped(tenant=ACME, actor="person:rita").create(
@@ -164,7 +164,7 @@ async def denied(s: Site, request: bytes | None = None) -> str:
 
 async def test_verdicts_of_a_run_are_listed_and_judged_by_another_policy(url: str) -> None:
     async with site(url) as s:
-        run = await denied(s)
+        run = await run_with_denied_act(s)
         viewer, admin = await s.as_("viewer"), await s.as_("admin")
         [one] = (await viewer.get(f"/runs/{run}/decisions")).json()["items"]
         assert (one["step"], one["action"], one["version"], one["outcome"], one["rules"], one["error"]) == (
@@ -201,7 +201,7 @@ async def test_verdicts_of_a_run_are_listed_and_judged_by_another_policy(url: st
 
 async def test_denied_actions_are_listed_with_target_and_fields(url: str) -> None:
     async with site(url) as s:
-        run = await denied(s, b'{"fields":{"json":1},"target":{"url":"/a"}}')
+        run = await run_with_denied_act(s, b'{"fields":{"json":1},"target":{"url":"/a"}}')
         [one] = (await (await s.as_("viewer")).get(f"/runs/{run}/decisions")).json()["items"]
         assert one["request"] == {"fields": {"json": 1}, "target": {"url": "/a"}}
         admin = await s.as_("admin")

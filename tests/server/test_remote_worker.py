@@ -188,8 +188,8 @@ async def test_another_worker_continues_the_run_of_a_killed_one(url: str, tmp_pa
             open_gate(folder, "gate")
             assert await run.result(wait=30) == "done"
             assert flows.pids(folder) == [first.pid, second.pid]
-        told = [line for line in notes(folder) if not line.startswith("at the gate")]
-        assert told == ["first", "last"]
+        lines = [line for line in notes(folder) if not line.startswith("at the gate")]
+        assert lines == ["first", "last"]
         (registered,) = await s.engine.store.read("workflow_named", "acme", "remote_gated")
         assert registered.kind == "code"
 
@@ -207,7 +207,7 @@ async def test_a_stopping_worker_releases_its_work(url: str, tmp_path: Path) -> 
                 return [row.reason for row in await attempts(s, run.id)] == ["release"]
 
             await until(released, "the release", 30)
-            await until(lambda: worker.poll() is not None, "its end", 30)
+            await until(lambda: worker.poll() is not None, "the exit of the worker", 30)
             assert worker.returncode == 0
         open_gate(folder, "gate")
         async with remote_worker(s, flows.remote_gated):
@@ -215,7 +215,7 @@ async def test_a_stopping_worker_releases_its_work(url: str, tmp_path: Path) -> 
 
 
 async def attempts(s: Site, run: str) -> list[Any]:
-    """All attempts of the first step of a run."""
+    """All attempts of a run."""
     return await s.engine.store.read("attempts_of", run_int(run))
 
 
@@ -237,7 +237,7 @@ async def test_a_key_is_taken_from_a_file_or_the_environment_only(url: str, tmp_
 
 async def to_end(one: subprocess.Popen[bytes]) -> int:
     """Wait for the process; returns its exit code."""
-    await until(lambda: one.poll() is not None, "its end", 60)
+    await until(lambda: one.poll() is not None, "the exit of the worker", 60)
     return one.returncode
 
 

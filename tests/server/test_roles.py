@@ -70,12 +70,12 @@ OWN = {"PUT /workflows/{name}", "PUT /schedules/{name}"}
 """Routes that create an object of the caller's tenant under a name that other tenants may use, too."""
 
 
-async def sent(
-    who: httpx.AsyncClient, route: str, ids: dict[str, str], how: dict[str, Any]
+async def send(
+    who: httpx.AsyncClient, route: str, ids: dict[str, str], arguments: dict[str, Any]
 ) -> httpx.Response:
     """Send one request. Of a stream, only the head of the answer is read."""
     method, _, path = route.partition(" ")
-    request = who.build_request(method, path.format(**ids), **how)
+    request = who.build_request(method, path.format(**ids), **arguments)
     answer = await who.send(request, stream=True)
     try:
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
@@ -98,12 +98,12 @@ class Walk:
         self.document = document
         self.table = table()
 
-    def how(self, route: str) -> dict[str, Any]:
+    def arguments(self, route: str) -> dict[str, Any]:
         """The httpx arguments for a request to a route."""
         return {"json": BODIES[route]} if route in BODIES else body_for(self.document, route)
 
 
-async def begun(s: Site) -> Walk:
+async def start_walk(s: Site) -> Walk:
     operator = await s.caller(await s.operator_key())
     return Walk(s, (await operator.get("/openapi.json")).json())
 
@@ -128,7 +128,7 @@ def test_the_table_has_every_route_and_no_other() -> None:
 
 async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> None:
     async with site(url) as s:
-        walk = await begun(s)
+        walk = await start_walk(s)
         documented = {
             f"{method.upper()} {path}"
             for path, item in walk.document["paths"].items()
@@ -141,7 +141,7 @@ async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> No
 @pytest.mark.guard_seconds(180)
 async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> None:
     async with site(url, behind_proxy=True) as s:  # not on loopback, so that `here` needs a credential
-        walk = await begun(s)
+        walk = await start_walk(s)
         callers: dict[str, httpx.AsyncClient] = {
             "no key": await s.caller(),
             "a wrong key": await s.caller(new_key().text),
@@ -152,7 +152,7 @@ async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> No
         wrong = []
         for route, allowed in walk.table.items():
             for name, caller in callers.items():
-                answer = await sent(caller, route, NOTHING, walk.how(route))
+                answer = await send(caller, route, NOTHING, walk.arguments(route))
                 code, role = code_of(answer), name.removeprefix("a service: ")
                 if "anyone" in allowed:
                     fits = code != "FORBIDDEN"
@@ -169,7 +169,7 @@ async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> No
         assert wrong == []
 
 
-async def a_world(s: Site, tenant: str) -> dict[str, str]:
+async def create_one_of_each(s: Site, tenant: str) -> dict[str, str]:
     """Create one object of each kind in a tenant. Returns the values for paths."""
     admin, runner = await s.as_("admin", tenant=tenant), await s.as_("runner", tenant=tenant)
     plan: list[dict[str, Any]] = [
@@ -178,19 +178,19 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     ]
     run = await s.engine.scoped(tenant=tenant, actor="person:rita").create("release", plan)
     [asked] = await s.engine.scoped(tenant=tenant).approvals.list(run)
-    lease = (await _made(runner, "/runner/claim", claim_id="c", capabilities=["default|tool:build"], max=1))[
-        "leases"
-    ][0]
-    client = await _made(admin, "/clients", name="c", roles=["viewer"])
-    person = await _made(admin, "/people", name="p", roles=["viewer"])
-    key = await _made(admin, "/keys", client=client["id"])
-    webhook = await _made(
+    lease = (
+        await _create(runner, "/runner/claim", claim_id="c", capabilities=["default|tool:build"], max=1)
+    )["leases"][0]
+    client = await _create(admin, "/clients", name="c", roles=["viewer"])
+    person = await _create(admin, "/people", name="p", roles=["viewer"])
+    key = await _create(admin, "/keys", client=client["id"])
+    webhook = await _create(
         admin, "/webhooks", url="https://example.com/in", secret=REFERENCE.replace("acme", tenant)
     )
     await register(s, "greeting", tenant)
-    await _made(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
+    await _create(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
     rule = "{name: r, connector: http, operation: post, allow: true}"
-    policy = await _made(admin, "/policies", text=f"version: 1\nrules: [{rule}]\n")
+    policy = await _create(admin, "/policies", text=f"version: 1\nrules: [{rule}]\n")
     hook = await make_hook(s, tenant=tenant)
     await GitHub(s, hook["id"]).deliver("pull_request", pull_request())
     [delivery] = (await admin.get(f"/hooks/{hook['id']}/deliveries")).json()["items"]
@@ -202,13 +202,13 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def _made(who: httpx.AsyncClient, path: str, **body: Any) -> Any:
+async def _create(who: httpx.AsyncClient, path: str, **body: Any) -> Any:
     answer = await who.post(path, json=body)
     assert answer.status_code < 300, answer.text
     return answer.json()
 
 
-def shown(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
+def comparable(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
     """Status and text of an answer, without the request id and the requested ids."""
     text = "" if answer.is_stream_consumed is False else answer.text
     text = text.replace(answer.headers["x-request-id"], "REQUEST")
@@ -223,8 +223,8 @@ async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pyt
     for tenant in ("acme", "globex"):
         monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
-        walk, owner = await begun(s), await s.as_(*ROLES)
-        theirs = await a_world(s, ACME)
+        walk, owner = await start_walk(s), await s.as_(*ROLES)
+        theirs = await create_one_of_each(s, ACME)
         lines = await s.engine.store.read("admin_events_after", ACME, 0, 1000)
         before = await s.engine.scoped(tenant=ACME).get(theirs["run_id"])
         key = await s.key(*ROLES, tenant="globex", person="greta", groups=["release"])
@@ -234,9 +234,9 @@ async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pyt
             if "{" not in route or not allowed & set(ROLES) or route in OWN:
                 continue
             walked += 1
-            how = walk.how(route)
-            of_theirs = shown(await sent(greta, route, theirs, how), theirs)
-            of_nothing = shown(await sent(greta, route, NOTHING, how), NOTHING)
+            arguments = walk.arguments(route)
+            of_theirs = comparable(await send(greta, route, theirs, arguments), theirs)
+            of_nothing = comparable(await send(greta, route, NOTHING, arguments), NOTHING)
             if of_theirs != of_nothing or of_theirs[0] != 404:
                 wrong.append(f"{route}: {of_theirs} instead of {of_nothing}")
         assert wrong == []
@@ -245,7 +245,7 @@ async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pyt
             f"{route} shows {name}"
             for route, allowed in walk.table.items()
             if route.startswith("GET ") and "{" not in route and allowed & set(ROLES)
-            for text in [shown(await sent(greta, route, {}, {}), {})[1]]
+            for text in [comparable(await send(greta, route, {}, {}), {})[1]]
             for name in theirs
             if len(theirs[name]) > 8 and theirs[name] in text
         ]
@@ -265,19 +265,19 @@ async def test_only_a_leases_own_token_is_accepted(url: str, monkeypatch: pytest
     for tenant in ("acme", "globex"):
         monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
-        walk = await begun(s)
-        theirs, ours = await a_world(s, ACME), await a_world(s, "globex")
+        walk = await start_walk(s)
+        theirs, ours = await create_one_of_each(s, ACME), await create_one_of_each(s, "globex")
         holder = await s.caller(ours["token"])
         wrong = []
         for route, allowed in walk.table.items():
             if "lease" in allowed:
-                how = walk.how(route)
-                of_theirs = shown(await sent(holder, route, theirs, how), theirs)
-                of_nothing = shown(await sent(holder, route, NOTHING, how), NOTHING)
+                arguments = walk.arguments(route)
+                of_theirs = comparable(await send(holder, route, theirs, arguments), theirs)
+                of_nothing = comparable(await send(holder, route, NOTHING, arguments), NOTHING)
                 if of_theirs != of_nothing or of_theirs[0] not in (401, 404):
                     wrong.append(f"{route}: {of_theirs} instead of {of_nothing}")
         assert wrong == []
-        fits = await sent(holder, "GET /runner/leases/{lease_id}", ours, {})
+        fits = await send(holder, "GET /runner/leases/{lease_id}", ours, {})
         assert fits.status_code == 200
 
 
@@ -286,4 +286,4 @@ async def test_on_loopback_the_servers_own_pages_need_no_key(url: str) -> None:
         stranger = await s.caller()
         for route, allowed in table().items():
             if "here" in allowed:
-                assert (await sent(stranger, route, NOTHING, {})).status_code == 200, route
+                assert (await send(stranger, route, NOTHING, {})).status_code == 200, route

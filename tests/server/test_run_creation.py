@@ -100,8 +100,8 @@ async def test_an_invalid_request_creates_nothing(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
-        for name, (said, status, code, path) in REFUSED.items():
-            body = {"workflow": "echo", "input": {"word": "a"}, **said}
+        for name, (fields, status, code, path) in REFUSED.items():
+            body = {"workflow": "echo", "input": {"word": "a"}, **fields}
             answer = await operator.post("/runs", json=body, headers={"Idempotency-Key": "one"})
             assert (answer.status_code, problem(answer)) == (status, code), (name, answer.text)
             details = answer.json()["error"]["details"]

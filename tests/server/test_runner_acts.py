@@ -51,7 +51,7 @@ async def start(s: Site) -> str:
     return await acme(s).create("ci", [{"name": "build", "tool": "build"}])
 
 
-async def holding(s: Site) -> tuple[httpx.AsyncClient, dict[str, Any], str, dict[str, str]]:
+async def claim_step(s: Site) -> tuple[httpx.AsyncClient, dict[str, Any], str, dict[str, str]]:
     """Claim a step as a runner. Returns the caller, the lease, the path for acts, and its headers."""
     await start(s)
     caller = await s.as_("runner")
@@ -92,7 +92,7 @@ async def test_a_repeated_label_is_the_same_act_even_while_it_is_running(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        caller, _, path, headers = await holding(s)
+        caller, _, path, headers = await claim_step(s)
         service.hold()
         asking = [
             asyncio.ensure_future(caller.post(path, json={"label": "p", **POST}, headers=headers))
@@ -127,8 +127,8 @@ async def test_a_call_that_another_server_is_making_is_not_repeated(
             service.hold()
             asking = asyncio.ensure_future(first.post(path, json=ask, headers=headers))
             await until(lambda: service.held == 1, "the call")
-            told = (await second.post(path, json=ask, headers=headers)).json()
-            assert (told["state"], told["code"]) == ("failed", "ACTION_BUSY")
+            answer = (await second.post(path, json=ask, headers=headers)).json()
+            assert (answer["state"], answer["code"]) == ("failed", "ACTION_BUSY")
             service.release()
             assert (await asking).json()["state"] == "done"
             assert (await second.post(path, json=ask, headers=headers)).json()["state"] == "done"
@@ -141,17 +141,17 @@ async def test_a_denial_ends_the_step_and_tells_the_runner(
     async with governed(url, tmp_path, monkeypatch, DENY) as (s, service):
         run = await start(s)
         runner = PlainRunner(s.address, await s.key("runner"), CAPABILITIES)
-        told: list[Any] = []
+        errors: list[Any] = []
 
         def work(job: Job) -> None:
             try:
                 job.act("post", **POST)
             except NotDone as refused:
-                told.extend(refused.args)
+                errors.extend(refused.args)
                 raise
 
         await asyncio.to_thread(runner.run_one, work)
-        assert told == ["refused", "POLICY_DENIED"]
+        assert errors == ["refused", "POLICY_DENIED"]
         assert (await acme(s).get(run)).reason == "POLICY_DENIED"
         assert service.requests == []
 
@@ -160,7 +160,7 @@ async def test_only_the_holder_of_a_live_lease_can_act(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        caller, lease, path, headers = await holding(s)
+        caller, lease, path, headers = await claim_step(s)
         assert (await caller.post(path, json={"label": "p", **POST})).status_code == 401, (
             "a runner's key is not a lease token"
         )

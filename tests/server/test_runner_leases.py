@@ -184,17 +184,17 @@ async def test_workers_that_claim_or_register_are_listed(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         await claim(runner, "c1", worker="mac-1", slots=3)
-        said = {"worker": "mac-2", "capabilities": CAPABILITIES, "slots": 2}
-        assert (await runner.post("/runner/register", json=said)).json() == {"refused": []}
+        body = {"worker": "mac-2", "capabilities": CAPABILITIES, "slots": 2}
+        assert (await runner.post("/runner/register", json=body)).json() == {"refused": []}
         assert [(one.name, one.slots) for one in await runners_of(s)] == [
             ("@acme/mac-1", 3),
             ("@acme/mac-2", 2),
         ]
         for tenant, reason in (("acme", "turn"), ("globex", "worker")):
-            told = await s.engine.scoped(tenant=tenant).runs.explain(await start(s, tenant))
-            assert told.reason == reason, told
-            assert "globex" not in told.text
-        await runner.post("/runner/register", json={**said, "leaves": True})
+            explanation = await s.engine.scoped(tenant=tenant).runs.explain(await start(s, tenant))
+            assert explanation.reason == reason, explanation
+            assert "globex" not in explanation.text
+        await runner.post("/runner/register", json={**body, "leaves": True})
         assert [one.name for one in await runners_of(s)] == ["@acme/mac-1"]
 
 
@@ -208,8 +208,8 @@ async def test_an_invalid_process_identity_is_refused(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         process = {"session": 7, "boot_id": "b", "namespaces": "n", "pid": 5, "start_ticks": 9}
-        said = {"worker": "mac-1", "capabilities": ["default|tool:build"], "process": process}
-        assert (await runner.post("/runner/register", json=said)).status_code == 200
+        body = {"worker": "mac-1", "capabilities": ["default|tool:build"], "process": process}
+        assert (await runner.post("/runner/register", json=body)).status_code == 200
         for wrong in (
             {"pid": 0},
             {"pid": 1 << 40},
@@ -217,7 +217,7 @@ async def test_an_invalid_process_identity_is_refused(url: str) -> None:
             {"start_ticks": 1 << 70},
             {"boot_id": ""},
         ):
-            refused = await runner.post("/runner/register", json={**said, "process": process | wrong})
+            refused = await runner.post("/runner/register", json={**body, "process": process | wrong})
             assert refused.status_code == 422, wrong
         claim = {"claim_id": "c", "capabilities": ["default|tool:build"], "session": -1}
         assert (await runner.post("/runner/claim", json=claim)).status_code == 422

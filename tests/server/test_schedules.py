@@ -168,7 +168,7 @@ async def test_a_schedule_of_a_registered_workflow_file_has_its_plan(url: str) -
         assert schedule.json()["plan"][0]["input"]["argv"] == [
             "echo",
             "friday",
-        ]  # the shown inputs
+        ]  # the command, with the input filled in
         async with Client(s.address, await s.key("operator")) as client:
             third = load_workflow(text.replace('"2"', '"3"'))
             with pytest.raises(TenureError) as unknown:  # the newest version does not replace the missing one

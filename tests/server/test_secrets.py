@@ -85,7 +85,7 @@ def test_a_tenant_reads_only_variables_with_its_own_prefix(
     assert ours.resolve("env:TENURE_SECRET_acme_A", "acme") == b"TENURE_SECRET_acme_A"
     for name in ("TENURE_SECRET_A", "TENURE_DB", "A", "HOME", "TENURE_SECRET_ACME_A", "TENURE_SECRET_acme"):
         assert refused(ours, f"env:{name}"), name
-    # Tenant `a_b` would share variable names with tenant `a`.
+    # The variables of a tenant `acme_eu` would also belong to the tenant `acme`.
     assert refused(ours, "env:TENURE_SECRET_acme_eu_A", "acme_eu")
     assert "env:" not in (ours.problem("env:TENURE_SECRET_acme_eu_A", "acme_eu") or "")
 

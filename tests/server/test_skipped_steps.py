@@ -31,35 +31,35 @@ def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
-async def taken(runner: httpx.AsyncClient, claim_id: str) -> list[dict[str, object]]:
+async def claim_all(runner: httpx.AsyncClient, claim_id: str) -> list[dict[str, object]]:
     asked = {"claim_id": claim_id, "capabilities": EVERYTHING, "max": 10, "ack": True}
     found: list[dict[str, object]] = (await runner.post("/runner/claim", json=asked)).json()["leases"]
     return found
 
 
-async def released(s: Site) -> str:
+async def run_with_skipped_steps(s: Site) -> str:
     """A run with one step that a runner without the SDK completed, and three skipped steps."""
     operator = await s.as_("operator")
     put = await operator.put("/workflows/release", content=FILE, headers={"Content-Type": "application/yaml"})
     assert put.status_code in (200, 201), put.text
     run: str = (await operator.post("/runs", json={"workflow": "release"})).json()["id"]
     runner = await s.as_("runner")
-    (build,) = await taken(runner, "c1")
+    (build,) = await claim_all(runner, "c1")
     assert (build["step"], build["input"]) == ("build", {"what": "some"})
     assert (await say(s, build, "complete", 1, output={"n": 1})).status_code == 200
     await s.engine.settle()
-    assert await taken(runner, "c2") == []
+    assert await claim_all(runner, "c2") == []
     return run
 
 
 async def test_every_view_shows_that_a_step_was_skipped_and_why(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("operator")
-        async with listening(viewer) as ear:
-            run = await released(s)
-            frames = [await ear.frame() for _ in range(6)]
-        told = [frame["skipped"] for frame in frames if "skipped" in frame]
-        named = [one for some in told for one in some]
+        async with listening(viewer) as listener:
+            run = await run_with_skipped_steps(s)
+            frames = [await listener.frame() for _ in range(6)]
+        skipped = [frame["skipped"] for frame in frames if "skipped" in frame]
+        named = [one for some in skipped for one in some]
         assert named == [{"name": name, "reason": "CONDITION_FALSE"} for name in ("label", "gate", "ship")]
 
         seen = (await viewer.get(f"/runs/{run}")).json()
@@ -113,7 +113,7 @@ async def test_a_runner_may_not_start_commands(url: str) -> None:
         operator = await s.as_("operator")
         await operator.put("/workflows/release", content=FILE, headers={"Content-Type": "application/yaml"})
         await operator.post("/runs", json={"workflow": "release"})
-        (build,) = await taken(await s.as_("runner"), "c1")
+        (build,) = await claim_all(await s.as_("runner"), "c1")
         step = {"name": "evil", "tool": "run", "queue": "default|run", "input": {"argv": ["id"]}}
         child = {"workflow": "x", "plan": [step]}
         answer = await say(s, build, "start", 1, label="c", child=child)

@@ -172,14 +172,14 @@ class Slack:
 
     async def click(self, action: str, value: str) -> str:
         """Click a button; returns the text that Slack shows."""
-        said = {
+        payload = {
             "type": "block_actions",
             "team": {"id": self.team},
             "user": {"id": self.user},
             "trigger_id": self._trigger(),
             "actions": [{"action_id": action, "value": value}],
         }
-        answer = await self.send("actions", {"payload": json.dumps(said)})
+        answer = await self.send("actions", {"payload": json.dumps(payload)})
         assert answer.status_code == 200, answer.text
         text: str = answer.json()["text"]
         assert answer.json()["response_type"] == "ephemeral"
