@@ -126,7 +126,7 @@ async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("settings", "headers", "told"),
+    ("settings", "headers", "expected"),
     [
         ({}, {}, False),
         ({}, {"X-Forwarded-Proto": "https"}, False),
