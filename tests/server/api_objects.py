@@ -1,13 +1,12 @@
-"""One real object for everything that a path can name, and for each route a body that it takes: so that a walk through all routes
-comes to their handlers.
+"""One real object for each name in a path, and a valid body for each route, so that a test can reach the handler of every route.
 
-    async with furnished(url, folder) as objects:
-        there = await objects.at("DELETE /people/{person_id}")
-        there.path, there.headers, there.body
+    async with server_with_objects(url, document, folder) as objects:
+        request = await objects.request_to("DELETE /people/{person_id}")
+        request.path, request.headers, request.body
 
 Laws:
-1. What a request may use up (a lease, a question, a key) is made anew for every request.
-2. Routes are walked in the order of `walked`: those that close or delete something come last.
+1. An object that a request may use up (a lease, an approval, a key) is created for each request.
+2. Call the routes in the order of `ordered_routes`: routes that close or delete something come last.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ from tests.server.route_walk import body_for, routes
 from tests.server.stage import ACME, Site, site
 from tests.server.test_evidence import sealed_run
 from tests.server.test_proposals import proposing
-from tests.server.test_roles import a_world
+from tests.server.test_roles import create_one_of_each
 from tests.server.test_runner_leases import claim, say, start
 from tests.server.webhook_senders import PR_RULE, REFERENCE, SECRET, Slack, make_hook, pull_request
 
@@ -40,7 +39,7 @@ OTHER = "globex"
 """The tenant that the installation's operator changes and closes."""
 TEXT = "x" * 60_000
 QUIET = ["approval.reminder"]
-"""A type of event that does not happen here."""
+"""An event type that these tests never cause."""
 MANY = {f"name-{i}": i for i in range(3_000)}
 GATE = {"name": "ok", "kind": "approval", "approval": {"action": "do it"}}
 POLICY = "version: 1\nrules:\n" + "".join(
@@ -50,34 +49,34 @@ QUERIES = {
     "GET /ledger/proof": "?index=0",
     "GET /ledger/consistency": "?from=1&to=1",
 }
-"""What a route is not asked without."""
+"""Query strings that a route requires."""
 
 
-def wide(steps: int = 950) -> str:
-    """A workflow with as many steps as may be."""
+def widest_workflow(steps: int = 950) -> str:
+    """A workflow with nearly as many steps as the limit allows."""
     listed = [{"id": f"s{i}", "run": "true", "needs": []} for i in range(steps)]
     return json.dumps({"name": "wide", "version": "1", "steps": listed})
 
 
-def walked() -> list[str]:
-    """All routes: those that read first, those that delete last."""
+def ordered_routes() -> list[str]:
+    """All routes: routes that read come first, routes that delete last."""
     kinds = ("GET", "PATCH", "POST", "PUT", "DELETE")
     return sorted(routes(), key=lambda route: (kinds.index(route.split()[0]), -route.count("/"), route))
 
 
 def sender_of(route: str) -> str:
-    """Whose hook a route is, where it is one that others send to."""
+    """The kind of hook that a route receives deliveries for, or an empty text if it receives none."""
     kinds = ("github", "slack", "generic")
     return next((kind for kind in kinds if route.startswith(f"POST /hooks/{kind}/")), "")
 
 
-class Asked(msgspec.Struct):
-    """A request to make."""
+class PreparedRequest(msgspec.Struct):
+    """A request that is ready to be sent."""
 
     path: str
     headers: dict[str, str]
     body: bytes
-    """JSON that fits, where the route takes it; else nothing."""
+    """Valid JSON, or nothing if the route takes no JSON body."""
 
 
 class Objects:
@@ -91,19 +90,19 @@ class Objects:
         self._names: dict[str, str] = {}
         self._hooks: dict[str, str] = {}
 
-    async def furnish(self, service: ServiceDouble) -> None:
-        """Make what all requests share."""
+    async def create_shared(self, service: ServiceDouble) -> None:
+        """Create the objects that all requests share."""
         s = self.site
-        await save_workflow(s.engine.store, ACME, "wide", "1", "declared", wide(), "d")
+        await save_workflow(s.engine.store, ACME, "wide", "1", "declared", widest_workflow(), "d")
         self._sealed, _ = await sealed_run(s, self._folder)
-        self._names = await a_world(s, ACME)
+        self._names = await create_one_of_each(s, ACME)
         self._world_token = self._names.pop("token")
         self._key = await s.key(*ROLES, person="ann")
         self._operator = await s.operator_key()
         self._runner = await s.as_("runner")
         self._admin = await s.as_("admin")
         self._ann = await s.caller(self._key)
-        # Nobody receives anything here.
+        # The webhook has no receiver.
         quiet = {"url": "https://example.com/in", "secret": REFERENCE, "types": QUIET, "revision": 1}
         (await self._ann.put(f"/webhooks/{self._names['webhook_id']}", json=quiet)).raise_for_status()
         await s.tenant(OTHER)
@@ -128,18 +127,18 @@ class Objects:
         (await self._ann.put(put, content=b"a" * 100_000, headers=_bearer(lease["token"]))).raise_for_status()
         self._uploaded = lease
 
-    async def at(self, route: str) -> Asked:
-        """A request to a route, with objects that are there."""
+    async def request_to(self, route: str) -> PreparedRequest:
+        """A request to a route whose path names existing objects."""
         template = route.partition(" ")[2]
-        names, token = await self._things(route)
+        names, token = await self._path_names(route)
         body = body_for(self._document, route).get("json")
-        text = b"" if body is None else json.dumps({**body, **self._fitting(route, names)}).encode()
+        text = b"" if body is None else json.dumps({**body, **self._valid_fields(route, names)}).encode()
         headers = _bearer(self._operator if template.startswith("/admin") else token or self._key)
         headers["Idempotency-Key"] = f"walk-{next(self._number)}"
         path = template.format(**names) + QUERIES.get(route, "")
         if route in ("DELETE /session", "POST /session"):
             headers["Origin"] = self.site.address
-        return Asked(path, headers, text)
+        return PreparedRequest(path, headers, text)
 
     async def _unknown_receipts(self) -> list[dict[str, Any]]:
         while True:
@@ -153,8 +152,8 @@ class Objects:
         (lease,) = await claim(self._runner, f"walk-{next(self._number)}", max=1, ack=True)
         return lease
 
-    async def _things(self, route: str) -> tuple[dict[str, str], str]:
-        """What a route's path names; and the token of its lease, where it is about one."""
+    async def _path_names(self, route: str) -> tuple[dict[str, str], str]:
+        """The values for a route's path, and the token of the lease if the route needs one."""
         names = {**self._names, "code": "FROZEN", "team_id": "T1", "receipt_id": self._receipt}
         template = route.partition(" ")[2]
         if template.startswith("/admin"):
@@ -204,8 +203,8 @@ class Objects:
             }, ""
         return names, ""
 
-    def _fitting(self, route: str, names: dict[str, str]) -> dict[str, Any]:
-        """What a body for a route says beside what it must."""
+    def _valid_fields(self, route: str, names: dict[str, str]) -> dict[str, Any]:
+        """Fields of a valid body beyond the smallest one."""
         number = next(self._number)
         large: dict[str, Any] = {"text": TEXT}
         workflow = {"workflow": "greeting", "input": large}
@@ -224,10 +223,10 @@ class Objects:
             "POST /schedules": {"name": f"nightly-{number}", "workflow": "greeting", "cron": "0 3 * * *", "input": large},
             "POST /runner/claim": {"claim_id": f"walk-{number}", "capabilities": ["default|tool:none"]},
         }  # fmt: skip
-        return own.get(route) or FITTING.get(route, {})
+        return own.get(route) or VALID_FIELDS.get(route, {})
 
 
-FITTING: dict[str, dict[str, Any]] = {
+VALID_FIELDS: dict[str, dict[str, Any]] = {
     "PATCH /runs/{run_id}": {"metadata": MANY},
     "POST /approvals/{approval_id}/decision": {"decision": "approve", "revision": 1, "reason": "x" * 500},
     "POST /proposals/{proposal_id}/decision": {"decision": "approve"},
@@ -241,7 +240,7 @@ FITTING: dict[str, dict[str, Any]] = {
     "PUT /webhooks/{webhook_id}": {"url": "https://example.com/in", "secret": REFERENCE, "types": QUIET, "revision": 2},
     "PUT /schedules/{name}": {"workflow": "greeting", "cron": "0 4 * * *", "input": {"text": TEXT}, "revision": 1},
     "PUT /admin/tenants/{tenant_id}/slack-apps/{team_id}": {"secrets": [REFERENCE.replace(ACME, OTHER)]},
-    "PUT /workflows/{name}": json.loads(wide()),
+    "PUT /workflows/{name}": json.loads(widest_workflow()),
     "POST /workflows/{name}/confirm": {"version": "1", "digest": "d"},
     "PUT /clients/{client_id}": {"roles": list(ROLES)},
     "PUT /people/{person_id}": {"roles": list(ROLES)},
@@ -257,11 +256,11 @@ FITTING: dict[str, dict[str, Any]] = {
     "POST /runner/leases/{lease_id}/wait": {"event": {"event": "go", "within_seconds": 60}},
     "POST /runs/cancel": {"filter": {"workflow": "none"}},
 }  # fmt: skip
-"""By route: fields of a body that is taken, the large ones too."""
+"""By route: fields of a valid body, including large ones."""
 
 
-def sent_by(kind: str, number: int, body: bytes) -> dict[str, str]:
-    """What the sender of a hook sends along with a delivery."""
+def delivery_headers(kind: str, number: int, body: bytes) -> dict[str, str]:
+    """The headers that a hook's sender sends with a delivery."""
     secret, at, name = SECRET.encode(), str(int(time.time())), f"walk-{number}"
     standard = hmac.digest(secret, f"{name}.{at}.".encode() + body, "sha256")
     given: dict[str, dict[str, str]] = {
@@ -283,8 +282,8 @@ def sent_by(kind: str, number: int, body: bytes) -> dict[str, str]:
     return given[kind]
 
 
-def delivery(route: str, room: int) -> tuple[bytes, str]:
-    """The largest thing that is a delivery of a hook's sender, and its type."""
+def largest_delivery(route: str, room: int) -> tuple[bytes, str]:
+    """The largest valid delivery to a hook, and its content type."""
     text = "x" * (room - 4_000)
     if route.endswith("/commands"):
         fields = {"team_id": "T1", "user_id": "U1", "command": "/tenure", "trigger_id": "1.2.x", "text": text}
@@ -301,12 +300,12 @@ def _bearer(token: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def furnished(url: str, document: dict[str, Any], folder: Path) -> AsyncIterator[Objects]:
-    """A server with one of everything."""
+async def server_with_objects(url: str, document: dict[str, Any], folder: Path) -> AsyncIterator[Objects]:
+    """A server with one object of each kind."""
     with ServiceDouble("neither") as service:
         async with site(
             url, connectors=[connector(service.url, service.mode)], policy=ALLOW, hook_answer_seconds=1
         ) as s:
             made = Objects(s, document, folder)
-            await made.furnish(service)
+            await made.create_shared(service)
             yield made

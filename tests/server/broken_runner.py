@@ -1,4 +1,4 @@
-"""Runners that break the protocol, each in one way, for the suite that has to notice: `python broken_runner.py HOW`."""
+"""Runners that each break the protocol in one way, to test the conformance suite: `python broken_runner.py HOW`."""
 
 import contextlib
 import secrets
@@ -14,13 +14,13 @@ from examples.plain_runner import Job, PlainRunner, Refused
 
 
 def deaf(job: Job, seconds: float) -> None:
-    """Work that nothing stops."""
+    """Work that ignores a cancel."""
     del job
     time.sleep(seconds)
 
 
 class Forgetful(PlainRunner):
-    """Gives up a claim that had no answer, and claims anew under another name."""
+    """Abandons a claim whose answer was lost and claims again under another id."""
 
     def claim(self, wait_s: float = 0, most: int = 1) -> list[Job]:
         self.patience_seconds = 0.0
@@ -31,7 +31,7 @@ class Forgetful(PlainRunner):
 
 
 class Sloppy(Job):
-    """Sends numbers as texts."""
+    """Sends numbers as strings."""
 
     def say(self, verb: str, seq: int | None = None, **what: Any) -> dict[str, Any]:
         answer = super().say(verb, seq, **what)
@@ -44,7 +44,7 @@ class Sloppy(Job):
 
 
 class Renumbering(Job):
-    """Repeats a message under another number: what had an effect has it twice, or is refused."""
+    """Repeats a message under another sequence number: the effect happens twice, or the server refuses it."""
 
     def say(self, verb: str, seq: int | None = None, **what: Any) -> dict[str, Any]:
         if verb != "complete":
@@ -63,7 +63,7 @@ def main() -> None:
     if how == "deaf":
         plain_runner.work_for = deaf
     elif how == "forgetful":
-        plain_runner.PlainRunner = Forgetful  # type: ignore[misc]  # on purpose: the broken one takes its place
+        plain_runner.PlainRunner = Forgetful  # type: ignore[misc]  # replaced on purpose by the broken one
     elif how == "sloppy":
         plain_runner.Job = Sloppy  # type: ignore[misc]  # likewise
     elif how == "renumbering":

@@ -1,4 +1,4 @@
-"""`url`: an empty database of each kind."""
+"""`url`: an empty database of each kind (SQLite, PostgreSQL)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a function costs as its input grows, in CPU time of this thread: how busy the machine is does not matter."""
+"""The cost of a function as its input grows, in CPU time of this thread. The load of the machine does not matter."""
 
 import contextlib
 import time
@@ -10,17 +10,17 @@ import msgspec
 from tenure.errors import TenureError
 
 CHEAP_SECONDS = 0.004
-"""Below this a cost is noise, and no harm at its size."""
+"""A cost below this is noise."""
 RATIO_MAX = 9.0
-"""For four times the input; linear work takes 4 times, quadratic work 16 times as long."""
+"""The largest allowed ratio for four times the input. Linear work takes 4 times as long, quadratic work 16 times."""
 
 
 REFUSALS = (TenureError, ValueError, LookupError, msgspec.MsgspecError, RecursionError)
 
 
 def seconds_of(work: Callable[[int], Callable[[], Any]], size: int, tries: int = 3) -> float:
-    """The least CPU time of some tries at about a size; no two have the same input, so that nothing is remembered.
-    Whatever it refuses, it refuses."""
+    """The least CPU time of a few tries at about this size. Each try has its own input, so that no cache helps.
+    Errors that the work raises are ignored."""
     best = float("inf")
     for number in range(tries):
         prepared = work(size + 16 * number)
@@ -34,7 +34,7 @@ def seconds_of(work: Callable[[int], Callable[[], Any]], size: int, tries: int =
 
 
 def grows_too_fast(work: Callable[[int], Callable[[], Any]], largest: int) -> str:
-    """Why a cost grows faster than its input up to the largest size; nothing where it does not. `work(size)` prepares it."""
+    """Why the cost grows faster than the input, or an empty text if it does not. `work(size)` prepares a call."""
     if seconds_of(work, largest) < CHEAP_SECONDS:
         return ""
     size = max(largest // 64, 256)

@@ -1,9 +1,9 @@
 """A proxy between a runner and its server that cuts connections at chosen points.
 
     async with cutting(s.address) as proxy:
-        proxy.cut("after", "/runner/claim")     # the server has carried it out, nobody hears the answer
+        proxy.cut("after", "/runner/claim")     # the server executes the request; the answer is lost
 
-`before`: the request never reaches the server. `after`: it does, and the connection breaks before the answer comes through.
+`before`: the request never reaches the server. `after`: the server executes it, and the connection breaks before the answer arrives.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 
 class Proxy:
-    """See above. `seen` has the paths that were asked for, `cuts` how many of them were cut."""
+    """See above. `seen` lists the requested paths; `cuts` counts the cut requests."""
 
     def __init__(self, host: str, port: int) -> None:
         self._upstream = (host, port)
@@ -25,7 +25,7 @@ class Proxy:
         """Whether nothing comes through at all."""
 
     def cut(self, when: str, path: str, times: int = 1) -> None:
-        """Cut the next requests whose path has this in it."""
+        """Cut the next requests whose path contains `path`."""
         self._planned += [(when, path)] * times
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

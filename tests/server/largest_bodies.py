@@ -1,4 +1,4 @@
-"""The largest bodies that routes take, made from their schemas: for the test that no request holds the event loop."""
+"""The largest bodies that routes accept, built from their schemas, for the test that no request blocks the event loop."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,7 @@ FILLER: list[tuple[str, Callable[[int], Any]]] = [
     ("a long text", lambda room: "x" * room),
     ("many names", lambda room: {f"name-{i}": i for i in range(room // 20)}),
 ]
-"""What may stand where anything may."""
+"""Values for fields that accept any JSON."""
 
 
 def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def _resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any
 
 
 def largest(document: dict[str, Any], schema: dict[str, Any], room: int, filler: int, depth: int = 0) -> Any:
-    """A value of about `room` bytes that a schema lets through, or nearly so."""
+    """A value of about `room` bytes that satisfies a schema, or nearly does."""
     schema = _resolved(document, schema)
     if "const" in schema:
         return schema["const"]
@@ -56,7 +56,7 @@ def largest(document: dict[str, Any], schema: dict[str, Any], room: int, filler:
 
 
 def _fitting(make: Callable[[int], Any], room: int) -> bytes:
-    """The JSON of a value that is asked to be smaller until it is less than `room` bytes."""
+    """The JSON of a value that is made smaller until it has less than `room` bytes."""
     asked = room
     while True:
         asked = asked * 9 // 10
@@ -66,7 +66,7 @@ def _fitting(make: Callable[[int], Any], room: int) -> bytes:
 
 
 def bodies(document: dict[str, Any], route: str, room: int) -> list[tuple[str, bytes, str]]:
-    """What to send to a route: a name, the bytes, and their type."""
+    """Bodies for a route: name, bytes, content type."""
     method, _, path = route.partition(" ")
     content = (
         document["paths"].get(path, {}).get(method.lower(), {}).get("requestBody", {}).get("content", {})

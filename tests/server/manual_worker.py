@@ -1,4 +1,4 @@
-"""Workers by hand: one step taken, done or failed at a time."""
+"""A worker that tests drive by hand: it claims, completes or fails one step at a time."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.server.stage import Site
 
 
 async def claim(s: Site, run: str | None = None, worker: str = "bob") -> Lease | None:
-    """The step that is ready, if one is."""
+    """Claim the next ready step, if there is one."""
     leases = await s.engine.orchestrator.claim(worker, queues=await queues(s.engine), limit=1)
     if not leases:
         return None
@@ -19,24 +19,23 @@ async def claim(s: Site, run: str | None = None, worker: str = "bob") -> Lease |
 
 
 async def complete(s: Site, lease: Lease, output: bytes | None = None) -> None:
-    """A step is done."""
     await s.engine.orchestrator.send(Complete(**head(lease, 9), output=output))
 
 
-async def done(s: Site, run: str, output: bytes | None = None) -> None:
-    """The next step of a run is taken and done."""
+async def complete_next_step(s: Site, run: str, output: bytes | None = None) -> None:
+    """Claim and complete the next step of a run."""
     lease = await claim(s, run)
     assert lease is not None
     await complete(s, lease, output)
 
 
-async def failed(s: Site, run: str, code: str, message: bytes = b"") -> None:
-    """The next step of a run fails for good."""
+async def fail_next_step(s: Site, run: str, code: str, message: bytes = b"") -> None:
+    """Claim the next step of a run and fail it without a retry."""
     lease = await claim(s, run)
     assert lease is not None
     await s.engine.orchestrator.send(Fail(**head(lease, 9), code=code, message=message, retryable=False))
 
 
-async def recorded(s: Site, lease: Lease, name: str, seq: int, **fields: Any) -> None:
-    """A checkpoint under a lease."""
+async def save_checkpoint(s: Site, lease: Lease, name: str, seq: int, **fields: Any) -> None:
+    """Record a checkpoint under a lease."""
     await s.engine.orchestrator.send(RecordCheckpoint(**head(lease, seq), name=name, **fields))

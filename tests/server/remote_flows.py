@@ -32,14 +32,14 @@ async def large(chars: int) -> str:
 
 @tenure.workflow(lease="3s")
 async def remote_child(number: int) -> int:
-    """Started by another."""
+    """A child run."""
     await tenure.sleep(0.01)
     return await doubled(number)
 
 
 @tenure.workflow(lease="3s")
 async def remote_whole(folder: str) -> dict[str, Any]:
-    """A bit of everything: steps side by side, a child, a short sleep, a question, a log."""
+    """Every primitive: parallel steps, a child, a short sleep, an approval, a log."""
     numbers = await tenure.gather(doubled(1), doubled(2), doubled(3))
     tenure.log("numbers are there", count=len(numbers))
     started = await tenure.start(remote_child, sum(numbers))
@@ -53,7 +53,7 @@ async def remote_whole(folder: str) -> dict[str, Any]:
 
 @tenure.workflow(lease="3s")
 async def remote_heavy(chars: int) -> int:
-    """Large payloads between its steps."""
+    """Passes large payloads between its steps."""
     text = await large(chars)
     await tenure.sleep(0.01)
     again = await large(chars)
@@ -62,7 +62,7 @@ async def remote_heavy(chars: int) -> int:
 
 @tenure.workflow(lease="2s")
 async def remote_gated(folder: str) -> str:
-    """Three steps; the one in the middle waits at a gate, or for its cancellation."""
+    """Three steps. The second waits for a file or for its cancellation."""
     await noted(folder, "first")
     await at_gate(folder)
     await noted(folder, "last")
@@ -73,7 +73,7 @@ async def remote_gated(folder: str) -> str:
 async def at_gate(folder: str) -> int:
     """Wait for a file."""
     note(folder, f"at the gate in {os.getpid()}")
-    while not is_open(folder, "gate"):  # noqa: ASYNC110 - a file makes no event
+    while not is_open(folder, "gate"):  # noqa: ASYNC110 - a file has no event to wait for
         await asyncio.sleep(0.02)
     return os.getpid()
 
@@ -85,7 +85,7 @@ async def nothing() -> None:
 
 @tenure.tool("tests.deep")
 async def deep() -> Any:
-    """A result that no server takes: lists in lists in lists."""
+    """A result that the server refuses: lists nested too deeply."""
     value: Any = 1
     for _ in range(400):
         value = [value]
@@ -99,7 +99,7 @@ async def add(left: int, right: int = 0) -> int:
 
 
 def pids(folder: str) -> list[int]:
-    """The processes that have been at the gate."""
+    """The ids of the processes that have waited at the gate."""
     path = Path(folder) / "notes.txt"
     lines = path.read_text().splitlines() if path.exists() else []
     return [
@@ -109,7 +109,7 @@ def pids(folder: str) -> list[int]:
 
 @tenure.workflow(lease="3s")
 async def remote_restarting(left: int) -> str:
-    """Go on as a new run, a few times."""
+    """Restart as a new run, a few times."""
     await doubled(left)
     if left:
         tenure.restart(left - 1)

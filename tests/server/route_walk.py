@@ -1,4 +1,4 @@
-"""What the walk through all routes needs: the table of docs/roles.md, the routes there are, and a smallest body for each."""
+"""Data for tests over all routes: the table of docs/roles.md, the list of routes, and the smallest body of each."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ _FORMATS = {"date-time": "2099-01-01T00:00:00Z", "uuid": "00000000-0000-4000-800
 
 
 def table() -> dict[str, set[str]]:
-    """docs/roles.md: route -> who may."""
+    """The table of docs/roles.md: route -> roles that may use it."""
     found: dict[str, set[str]] = {}
     for line in PAGE.read_text(encoding="utf-8").splitlines():
         if match := _LINE.match(line):
@@ -36,7 +36,7 @@ def routes() -> set[str]:
 
 
 def smallest(document: dict[str, Any], schema: dict[str, Any]) -> Any:
-    """The smallest value that a schema lets through, or nearly so."""
+    """The smallest value that satisfies a schema, or nearly does."""
     if "$ref" in schema:
         return smallest(document, document["components"]["schemas"][schema["$ref"].rpartition("/")[2]])
     for choice in ("anyOf", "oneOf", "allOf"):
@@ -64,7 +64,7 @@ def smallest(document: dict[str, Any], schema: dict[str, Any]) -> Any:
 
 
 def body_for(document: dict[str, Any], route: str) -> dict[str, Any]:
-    """What to send with a request for a route: arguments of httpx."""
+    """The httpx arguments for a request to a route."""
     method, _, path = route.partition(" ")
     operation = document["paths"].get(path, {}).get(method.lower(), {})
     content = operation.get("requestBody", {}).get("content", {})

@@ -5,10 +5,10 @@
         assert answer.status_code == 201
 
 Laws:
-1. Tenant `acme` is there from the beginning; `s.as_("operator")` is a client of it with just that role, `s.person(...)` a
-   person. `tenant=` makes another one.
-2. Nothing runs beside the server unless a test starts it: `s.engine` is its engine (its sweeper is on).
-3. When a test ends well the doctor examines the whole database, and must find nothing (the admin chains recompute, too).
+1. Tenant `acme` exists from the start. `s.as_("operator")` is a client of `acme` with only that role; `s.person(...)` is a
+   person. `tenant=` selects another tenant and creates it if needed.
+2. Only the server runs, unless a test starts more. `s.engine` is the server's engine, with its sweeper.
+3. When a test succeeds, the doctor examines the whole database, including the audit chains, and must find no violation.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -44,14 +44,14 @@ class Site:
         self._callers: dict[tuple[str, ...], httpx.AsyncClient] = {}
 
     async def tenant(self, tenant: str) -> None:
-        """Make a tenant, if it is not there."""
+        """Create a tenant if it does not exist."""
         if not await self.engine.store.read("tenant_named", tenant):
             await self.identity.put(TenantRow(tenant, tenant.title(), "{}", 1), _change(tenant))
 
     async def key(
         self, *roles: str, tenant: str = ACME, person: str | None = None, groups: Iterable[str] = ()
     ) -> str:
-        """A credential of a new client, or of a person, with these roles."""
+        """A key of a new client or of a person, with these roles."""
         await self.tenant(tenant)
         made, listed = new_key(), msgspec.json.encode(sorted(roles)).decode()
         owner: ClientRow | PersonRow
@@ -65,20 +65,20 @@ class Site:
         return made.text
 
     async def operator_key(self) -> str:
-        """A credential of the installation's operator."""
+        """A key of the installation's operator."""
         made = new_key()
         key = ApiKeyRow(made.id, "", "operator", "operator", "test", made.hash, None, "test", 1, None)
         await self.identity.put(key, _change(""))
         return made.text
 
     async def caller(self, key: str | None = None) -> httpx.AsyncClient:
-        """Somebody with this credential, or with none."""
+        """An HTTP client with this key, or without one."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         client = httpx.AsyncClient(base_url=self.address, headers=headers, timeout=30, verify=False)
         return await self._stack.enter_async_context(client)
 
     async def as_(self, *roles: str, tenant: str = ACME) -> httpx.AsyncClient:
-        """A client with these roles; the same one for the same roles."""
+        """An HTTP client with these roles. The same roles return the same client."""
         which = (tenant, *roles)
         if which not in self._callers:
             self._callers[which] = await self.caller(await self.key(*roles, tenant=tenant))
@@ -87,7 +87,7 @@ class Site:
     async def person(
         self, name: str, *roles: str, tenant: str = ACME, groups: Iterable[str] = ()
     ) -> httpx.AsyncClient:
-        """A person with these roles (approver, unless said)."""
+        """An HTTP client of a person with these roles (default: approver)."""
         key = await self.key(*(roles or ("approver",)), tenant=tenant, person=name, groups=groups)
         return await self.caller(key)
 
@@ -100,8 +100,8 @@ def _change(tenant: str) -> AdminChange:
 async def site(
     url: str, *, connectors: Iterable[Connector] = (), policy: str | None = None, **settings: Any
 ) -> AsyncIterator[Site]:
-    """A server on an empty database; with connectors runs can act on the world, as acme's `policy` says. Answers to hooks wait for
-    their run, however busy the machine is."""
+    """A server on an empty database. With `connectors`, runs can act, under acme's `policy`. Answers to hooks wait for
+    their run, even on a busy machine."""
     settings.setdefault("hook_answer_seconds", 60)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(Engine(url, connectors=connectors))
@@ -117,7 +117,7 @@ async def site(
 
 
 def problem(answer: httpx.Response) -> str:
-    """The code of a refusal; it has the one shape there is."""
+    """The code of an error answer. Checks that the body has the standard error shape."""
     body = answer.json()
     assert set(body) == {"error"}, body
     assert set(body["error"]) == {"type", "code", "message", "details", "request_id", "retryable"}, body

@@ -1,4 +1,4 @@
-"""The installation's operator: tenants, whom they are handed to, their caps, and the chain of all that."""
+"""The installation's operator: tenants, their first admins, their caps, and the audit chain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ async def test_a_new_tenant_gets_its_first_admin(url: str) -> None:
         bill = await s.caller(enrolled.json()["key"]["key"])
         assert (await bill.get("/people")).json()["items"][0]["id"] == "bill"
         assert (await bill.post("/clients", json={"name": "bot", "roles": ["operator"]})).status_code == 201
-        # It is its own: the operator of the installation is no admin of it, nor is bill one of the installation.
+        # The installation's operator is no admin of the tenant, and bill is no operator of the installation.
         assert problem(await operator.get("/people")) == "FORBIDDEN"
         assert problem(await bill.get("/admin/tenants")) == "FORBIDDEN"
         lines = (await bill.get("/audit")).json()["items"]
@@ -107,16 +107,16 @@ async def test_caps_are_replaced_as_a_whole(url: str) -> None:
             "workspaces": {"lab": {"weight": 2}},
             "workflows": {"build": {"max_runs_per_min": 60, "max_concurrency": 0, "max_writes_per_run": 5}},
         }
-        said = (await operator.put(path, json=wanted)).json()
-        assert said == (await operator.get(path)).json()
-        assert said["tenant"] == {**none, "weight": 3, "max_concurrency": 10}
-        assert said["workspaces"] == {"lab": {**none, "weight": 2}}
-        assert said["workflows"]["build"]["max_runs_per_min"] == 60
-        assert said["workflows"]["build"]["max_writes_per_run"] == 5
+        caps = (await operator.put(path, json=wanted)).json()
+        assert caps == (await operator.get(path)).json()
+        assert caps["tenant"] == {**none, "weight": 3, "max_concurrency": 10}
+        assert caps["workspaces"] == {"lab": {**none, "weight": 2}}
+        assert caps["workflows"]["build"]["max_runs_per_min"] == 60
+        assert caps["workflows"]["build"]["max_writes_per_run"] == 5
         await operator.put(path, json={"workspaces": {"lab": {"max_concurrency": 1}}})
-        said = (await operator.get(path)).json()
-        assert (said["tenant"], said["workflows"]) == (none, {})
-        assert said["workspaces"] == {"lab": {**none, "max_concurrency": 1}}
+        caps = (await operator.get(path)).json()
+        assert (caps["tenant"], caps["workflows"]) == (none, {})
+        assert caps["workspaces"] == {"lab": {**none, "max_concurrency": 1}}
         lines = (await operator.get("/admin/audit")).json()["items"]
         assert [line["kind"] for line in lines[:2]] == ["tenant.caps_set"] * 2
         assert lines[0]["about"]["caps"]["ws:lab"] == [1, 1, None, None]
@@ -166,14 +166,14 @@ async def test_the_audit_chain_is_paged_and_a_changed_entry_is_found(url: str) -
         careless = msgspec.structs.replace(old, actor="client:nobody")
         careful = next_admin_event(lines[2], ACME, old.kind, old.at, "client:nobody", old.body)
         for forged, at in ((careless, old.seq), (careful, old.seq + 1)):
-            shelf = _Shelf(s.engine.store, old, forged)
-            assert await find_broken_chains(shelf) == [(ACME, at)]
-            [found] = (await examine_database(shelf)).violations
+            tampered = TamperedStore(s.engine.store, old, forged)
+            assert await find_broken_chains(tampered) == [(ACME, at)]
+            [found] = (await examine_database(tampered)).violations
             assert (found.number, found.row) == ("I51", "tenant acme")
 
 
-class _Shelf:
-    """A store in which somebody has changed a line by hand."""
+class TamperedStore:
+    """A store in which one audit entry was changed by hand."""
 
     def __init__(self, store: Store, old: AdminEventRow, forged: AdminEventRow) -> None:
         self._store, self._old, self._forged = store, old, forged

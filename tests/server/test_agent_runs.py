@@ -1,4 +1,4 @@
-"""Agents' runs."""
+"""Runs that are started with `POST /agents/run`."""
 
 import pytest
 
@@ -20,8 +20,8 @@ async def test_an_agent_run_is_requested_immediately_and_waits_for_a_free_slot(u
         assert first.status_code == 201, first.text
         assert (first.json()["status"], first.json()["profile"]) == ("requested", "agent-runs")
         assert first.headers["location"] == f"/runs/{first.json()['id']}"
-        held = await s.engine.orchestrator.claim("somebody", queues=patient.serves)
-        assert len(held) == 1, "the only slot"
+        leases = await s.engine.orchestrator.claim("somebody", queues=patient.serves)
+        assert len(leases) == 1, "the first run takes the only slot"
         second = await operator.post("/agents/run", json={"workflow": "echo", "input": {"word": "hi"}})
         assert second.json()["status"] == "requested"
         run = second.json()["id"]
@@ -29,13 +29,12 @@ async def test_an_agent_run_is_requested_immediately_and_waits_for_a_free_slot(u
         async with s.engine.worker(echo):
             assert (await engine.get(run)).shown == "queued", "no slot is free"
             await engine.cancel(first.json()["id"])
-            await _stopped(s.engine, held[0])
+            await _acknowledge_cancel(s.engine, leases[0])
             assert await engine.result(run, wait=30) == "HI"
         assert (await engine.get(run)).shown == "completed"
 
 
-async def _stopped(engine: Engine, lease: Lease) -> None:
-    """Whoever held the slot says that it has stopped."""
+async def _acknowledge_cancel(engine: Engine, lease: Lease) -> None:
     await engine.orchestrator.send(
         c.AckCancel(
             run_id=lease.run_id, tenant=ACME, idx=lease.idx, n=lease.n, seq=1, context=engine.scope.context()

@@ -1,4 +1,4 @@
-"""What was approved is looked at again when it is done: an approval that no longer suffices is asked for again (I42, I43)."""
+"""An approval is checked again before its act is done. If it no longer suffices, people are asked again (I42, I43)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -27,8 +27,8 @@ def service() -> Iterator[ServiceDouble]:
         yield double
 
 
-class Story:
-    """A run of Olga's that waits for two people of the group; nobody works until they have said yes."""
+class Scenario:
+    """A run of Olga's that waits for two approvals of the group. No worker runs while people decide."""
 
     def __init__(self, s: Site, service: ServiceDouble, no: int) -> None:
         self.s, self.service, self.no = s, service, no
@@ -46,7 +46,7 @@ class Story:
             self.run = (await self.engine.start(order, 7)).id
             await self.engine.run(self.run).reaches("waiting_approval", wait=20)
 
-    async def asked(self) -> dict[str, Any]:
+    async def open_approval(self) -> dict[str, Any]:
         found = (
             await self.people["dan"].get("/approvals", params={"run": self.run, "status": "requested"})
         ).json()
@@ -54,15 +54,15 @@ class Story:
         return dict(approval)
 
     async def approve(self, *names: str) -> dict[str, Any]:
-        approval = await self.asked()
-        said = {"decision": "approve", "digest": approval["digest"], "revision": approval["revision"]}
+        approval = await self.open_approval()
+        decision = {"decision": "approve", "digest": approval["digest"], "revision": approval["revision"]}
         for name in names:
-            answer = await self.people[name].post(f"/approvals/{approval['id']}/decision", json=said)
+            answer = await self.people[name].post(f"/approvals/{approval['id']}/decision", json=decision)
             assert answer.status_code == 200, answer.text
         return approval
 
-    async def works(self, *statuses: str) -> str:
-        """Somebody works until the run has one of these statuses."""
+    async def work_until(self, *statuses: str) -> str:
+        """Run a worker until the run has one of these statuses."""
         async with self.s.engine.worker(order):
             return await self.engine.run(self.run).reaches(*statuses, wait=20)
 
@@ -73,47 +73,49 @@ async def stage(url: str, service: ServiceDouble) -> AsyncIterator[Site]:
         yield s
 
 
-async def story_of(s: Site, service: ServiceDouble, no: int = 0) -> Story:
-    story = Story(s, service, no)
-    await story.begin()
-    return story
+async def make_scenario(s: Site, service: ServiceDouble, no: int = 0) -> Scenario:
+    scenario = Scenario(s, service, no)
+    await scenario.begin()
+    return scenario
 
 
-async def _leaves(story: Story, _approval: dict[str, Any]) -> None:
+async def _voter_leaves_the_group(scenario: Scenario, _approval: dict[str, Any]) -> None:
     left = {"name": "Ada", "roles": ["approver"], "groups": ["docs"]}
-    assert (await story.admin.put(f"/people/ada{story.no}", json=left)).status_code == 200
+    assert (await scenario.admin.put(f"/people/ada{scenario.no}", json=left)).status_code == 200
 
 
-async def _is_closed(story: Story, _approval: dict[str, Any]) -> None:
-    assert (await story.admin.delete(f"/people/ada{story.no}")).status_code == 204
+async def _voter_is_closed(scenario: Scenario, _approval: dict[str, Any]) -> None:
+    assert (await scenario.admin.delete(f"/people/ada{scenario.no}")).status_code == 204
 
 
-async def _approves_nothing_any_more(story: Story, _approval: dict[str, Any]) -> None:
+async def _voter_loses_the_role(scenario: Scenario, _approval: dict[str, Any]) -> None:
     left = {"name": "Ada", "roles": ["viewer"], "groups": ["release"]}
-    assert (await story.admin.put(f"/people/ada{story.no}", json=left)).status_code == 200
+    assert (await scenario.admin.put(f"/people/ada{scenario.no}", json=left)).status_code == 200
 
 
-async def _changes_the_run(story: Story, _approval: dict[str, Any]) -> None:
-    assert (await story.people["ada"].patch(f"/runs/{story.run}", json={"labels": {"a": "b"}})).is_success
+async def _voter_changes_the_run(scenario: Scenario, _approval: dict[str, Any]) -> None:
+    assert (
+        await scenario.people["ada"].patch(f"/runs/{scenario.run}", json={"labels": {"a": "b"}})
+    ).is_success
 
 
-async def _takes_it_back(story: Story, approval: dict[str, Any]) -> None:
+async def _voter_withdraws(scenario: Scenario, approval: dict[str, Any]) -> None:
     path = f"/approvals/{approval['id']}/withdraw"
-    assert (await story.people["ada"].post(path)).json()["votes"] == 1
-    assert problem(await story.people["ada"].post(path)) == "APPROVAL_NOT_GIVEN"
+    assert (await scenario.people["ada"].post(path)).json()["votes"] == 1
+    assert problem(await scenario.people["ada"].post(path)) == "APPROVAL_NOT_GIVEN"
 
 
-async def _comes_too_late(story: Story, _approval: dict[str, Any]) -> None:
-    story.s.engine.store.shift_clock(us(3_601))
+async def _approval_expires(scenario: Scenario, _approval: dict[str, Any]) -> None:
+    scenario.s.engine.store.shift_clock(us(3_601))
 
 
-CHANGES: tuple[Callable[[Story, dict[str, Any]], Awaitable[None]], ...] = (
-    _leaves,
-    _is_closed,
-    _approves_nothing_any_more,
-    _changes_the_run,
-    _takes_it_back,
-    _comes_too_late,
+CHANGES: tuple[Callable[[Scenario, dict[str, Any]], Awaitable[None]], ...] = (
+    _voter_leaves_the_group,
+    _voter_is_closed,
+    _voter_loses_the_role,
+    _voter_changes_the_run,
+    _voter_withdraws,
+    _approval_expires,
 )
 
 
@@ -122,16 +124,16 @@ async def test_people_are_asked_again_if_an_approval_no_longer_suffices(
 ) -> None:
     async with stage(url, service) as s:
         for no, change in enumerate(CHANGES):
-            story = await story_of(s, service, no)
-            first = await story.approve("ada", "bob")
-            await change(story, first)
+            scenario = await make_scenario(s, service, no)
+            first = await scenario.approve("ada", "bob")
+            await change(scenario, first)
             what = change.__name__
-            assert await story.works("waiting_approval", "succeeded") == "waiting_approval", what
-            assert len(service.effects) == no, f"{what}: nothing was done on the strength of it"
-            again = await story.asked()
+            assert await scenario.work_until("waiting_approval", "succeeded") == "waiting_approval", what
+            assert len(service.effects) == no, f"{what}: nothing is done with the old approval"
+            again = await scenario.open_approval()
             assert (again["id"] != first["id"], again["digest"]) == (True, first["digest"]), what
-            await story.approve("cyn", "dan")
-            assert await story.works("succeeded") == "succeeded", what
+            await scenario.approve("cyn", "dan")
+            assert await scenario.work_until("succeeded") == "succeeded", what
             assert len(service.effects) == no + 1, what
 
 
@@ -139,18 +141,18 @@ async def test_a_valid_approval_is_used_once_and_cannot_be_withdrawn_afterwards(
     url: str, service: ServiceDouble
 ) -> None:
     async with stage(url, service) as s:
-        story = await story_of(s, service)
-        approval = await story.approve("ada", "bob")
-        assert await story.works("succeeded") == "succeeded"
+        scenario = await make_scenario(s, service)
+        approval = await scenario.approve("ada", "bob")
+        assert await scenario.work_until("succeeded") == "succeeded"
         assert len(service.effects) == 1
-        answer = await story.people["ada"].post(f"/approvals/{approval['id']}/withdraw")
+        answer = await scenario.people["ada"].post(f"/approvals/{approval['id']}/withdraw")
         assert (answer.status_code, problem(answer)) == (409, "APPROVAL_DECIDED")
 
 
-async def _activate(story: Story, text: str) -> None:
-    """Two people make a policy active."""
-    version = (await story.heads[0].post("/policies", json={"text": text})).json()["version"]
-    for who in story.heads:
+async def _activate(scenario: Scenario, text: str) -> None:
+    """Publish a policy; two people activate it."""
+    version = (await scenario.heads[0].post("/policies", json={"text": text})).json()["version"]
+    for who in scenario.heads:
         answer = await who.post(f"/policies/{version}/activate")
         assert answer.is_success, answer.text
 
@@ -159,25 +161,25 @@ async def test_a_stricter_policy_asks_again_and_a_denial_ends_the_run(
     url: str, service: ServiceDouble
 ) -> None:
     async with stage(url, service) as s:
-        story = await story_of(s, service)
-        await story.approve("ada", "bob")
-        await _activate(story, THREE)
-        assert await story.works("waiting_approval") == "waiting_approval"
-        assert (await story.asked())["people"] == 3
-        await story.approve("ada", "bob", "cyn")
-        await _activate(story, NEVER)
-        assert await story.works("failed") == "failed"
-        assert (await story.engine.get(story.run)).reason == "POLICY_DENIED"
+        scenario = await make_scenario(s, service)
+        await scenario.approve("ada", "bob")
+        await _activate(scenario, THREE)
+        assert await scenario.work_until("waiting_approval") == "waiting_approval"
+        assert (await scenario.open_approval())["people"] == 3
+        await scenario.approve("ada", "bob", "cyn")
+        await _activate(scenario, NEVER)
+        assert await scenario.work_until("failed") == "failed"
+        assert (await scenario.engine.get(scenario.run)).reason == "POLICY_DENIED"
         assert service.effects == []
 
 
 async def test_a_vote_can_be_withdrawn_while_more_votes_are_needed(url: str, service: ServiceDouble) -> None:
     async with stage(url, service) as s:
-        story = await story_of(s, service)
-        approval = await story.approve("ada")
+        scenario = await make_scenario(s, service)
+        approval = await scenario.approve("ada")
         path = f"/approvals/{approval['id']}/withdraw"
-        assert problem(await story.people["bob"].post(path)) == "APPROVAL_NOT_GIVEN"
-        told = (await story.people["ada"].post(path)).json()
-        assert (told["status"], told["votes"]) == ("requested", 0)
-        await story.approve("bob")
-        assert (await story.asked())["votes"] == ["person:bob0"]
+        assert problem(await scenario.people["bob"].post(path)) == "APPROVAL_NOT_GIVEN"
+        withdrawn = (await scenario.people["ada"].post(path)).json()
+        assert (withdrawn["status"], withdrawn["votes"]) == ("requested", 0)
+        await scenario.approve("bob")
+        assert (await scenario.open_approval())["votes"] == ["person:bob0"]

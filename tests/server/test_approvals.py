@@ -10,7 +10,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.kernel.commands import ReviseApproval
 from tenure.kernel.identity_rows import ClientRow
-from tests.server.manual_worker import claim, complete, done, failed
+from tests.server.manual_worker import claim, complete, complete_next_step, fail_next_step
 from tests.server.stage import Site, problem, site
 
 DIGEST = "ab" * 32
@@ -26,8 +26,8 @@ async def start(s: Site, *plan: Any, actor: str = "person:rita", profile: str = 
     return await s.engine.scoped(tenant="acme", actor=actor).create("release", steps, profile=profile)
 
 
-async def words(viewer: httpx.AsyncClient, run: str) -> tuple[str, list[str]]:
-    """What the run and its steps are called."""
+async def shown_statuses(viewer: httpx.AsyncClient, run: str) -> tuple[str, list[str]]:
+    """The shown statuses of the run and of its steps."""
     shown = (await viewer.get(f"/runs/{run}/status")).json()["shown"]
     return shown, [step["shown"] for step in (await viewer.get(f"/runs/{run}/steps")).json()["items"]]
 
@@ -37,36 +37,36 @@ async def test_a_gate_waits_for_a_person_and_no_worker_passes_it(url: str) -> No
     async with site(url) as s:
         viewer, ada = await s.as_("viewer"), await s.person("ada")
         run = await start(s, "build", gate(), "deploy", gate("last"))
-        assert await words(viewer, run) == ("PENDING", ["PENDING"] * 4)
+        assert await shown_statuses(viewer, run) == ("PENDING", ["PENDING"] * 4)
         nothing = await ada.post(f"/runs/{run}/approve", json=YES)
         assert (nothing.status_code, nothing.json()) == (200, {"advanced": False})
         lease = await claim(s, run)
         assert lease is not None
-        assert await words(viewer, run) == ("RUNNING", ["RUNNING", *["PENDING"] * 3])
+        assert await shown_statuses(viewer, run) == ("RUNNING", ["RUNNING", *["PENDING"] * 3])
         nothing = await ada.post(f"/runs/{run}/approve", json=YES)
-        assert nothing.json() == {"advanced": False}, "an approval touches nothing but gates"
+        assert nothing.json() == {"advanced": False}, "an approval advances gates only"
         await complete(s, lease)
-        assert await words(viewer, run) == (
+        assert await shown_statuses(viewer, run) == (
             "WAITING_APPROVAL",
             ["SUCCEEDED", "WAITING_APPROVAL", "PENDING", "PENDING"],
         )
-        assert await claim(s) is None, "a gate is nobody's work"
+        assert await claim(s) is None, "a worker cannot claim a gate"
 
         answer = await ada.post(f"/runs/{run}/approve", json={**YES, "reason": "looks good"})
         assert answer.status_code == 200
         assert (answer.json()["advanced"], answer.json()["status"]) == (True, "approved")
-        assert (await words(viewer, run))[1][:3] == ["SUCCEEDED", "SUCCEEDED", "PENDING"]
+        assert (await shown_statuses(viewer, run))[1][:3] == ["SUCCEEDED", "SUCCEEDED", "PENDING"]
         attempts = (await viewer.get(f"/runs/{run}/steps/build/attempts")).json()["items"]
         assert [(one["n"], one["state"], one["worker"]) for one in attempts] == [(1, "succeeded", "bob")]
-        await done(s, run)
+        await complete_next_step(s, run)
         answer = await ada.post(f"/runs/{run}/approve", json=YES)
         assert answer.json()["advanced"] is True
-        assert await words(viewer, run) == ("SUCCEEDED", ["SUCCEEDED"] * 4)
+        assert await shown_statuses(viewer, run) == ("SUCCEEDED", ["SUCCEEDED"] * 4)
 
         other = await start(s, gate(), "deploy")
         await ada.post(f"/runs/{other}/approve", json=YES)
-        await failed(s, other, "BROKEN")
-        assert (await words(viewer, other))[0] == "FAILED"
+        await fail_next_step(s, other, "BROKEN")
+        assert (await shown_statuses(viewer, other))[0] == "FAILED"
 
 
 async def test_an_approval_shows_its_content(url: str) -> None:
@@ -96,7 +96,7 @@ async def test_an_approval_shows_its_content(url: str) -> None:
                 path, json={**YES, "digest": DIGEST}
             )
         ).json()
-        assert (again["again"], again["votes"]) == (True, 1), "one person is one, whatever keys they hold"
+        assert (again["again"], again["votes"]) == (True, 1), "a person counts once, with any of their keys"
         bob = await s.person("bob")
         second = (await bob.post(path, json={**YES, "digest": DIGEST, "reason": "fine"})).json()
         assert (second["advanced"], second["status"]) == (True, "approved")
@@ -203,8 +203,8 @@ async def test_repeated_and_concurrent_clicks_are_one_decision(url: str) -> None
             answer = await who.post(path, json=body)
             assert (answer.status_code, problem(answer)) == (409, "APPROVAL_DECIDED")
         assert (await ada.post(f"/runs/{run}/approve", json=YES)).json() == {"advanced": False}
-        assert await claim(s, run) is not None, "it goes on"
-        assert await claim(s) is None, "once"
+        assert await claim(s, run) is not None, "the run continues"
+        assert await claim(s) is None, "only once"
 
 
 @pytest.mark.clause("GWI-24")

@@ -1,4 +1,4 @@
-"""Artifacts: each belongs to the attempt that uploaded it, and nobody changes what was accepted (I56)."""
+"""Artifacts: each belongs to the attempt that uploaded it, and an accepted artifact never changes (I56)."""
 
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,22 @@ from tenure.store.artifacts import put_artifact
 from tests.server.stage import Site, problem, site
 from tests.server.test_runner_leases import claim as claimed
 from tests.server.test_runner_leases import say
-from tests.server.test_runner_protocol import acme, later, status
+from tests.server.test_runner_protocol import acme, advance_clock, status
 
 
 @pytest.fixture(autouse=True)
 def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place for artifacts, also beside PostgreSQL."""
+    """A folder for artifacts, with PostgreSQL too."""
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
 async def start(s: Site, plan: list[dict[str, Any]] | None = None) -> str:
-    """A run of these steps."""
     steps = plan or [{"name": "build", "tool": "build", "retries": 3}]
     return await acme(s).create("ci", steps, profile="delta-ci")
 
 
 async def claim(s: Site, name: str) -> dict[str, Any]:
-    """The one lease that is to be had."""
+    """Claim the only ready step."""
     (lease,) = await claimed(await s.as_("runner"), name, ack=True)
     return dict(lease)
 
@@ -39,18 +38,18 @@ async def claim(s: Site, name: str) -> dict[str, Any]:
 async def upload(
     s: Site, lease: dict[str, Any], name: str, body: bytes, kind: str = "text/plain"
 ) -> httpx.Response:
-    """As a runner uploads a file."""
+    """Upload a file as a runner does."""
     caller = await s.caller(lease["token"])
     path = f"/runner/leases/{lease['id']}/artifacts/{quote(name, safe='')}"
     return await caller.put(path, content=body, headers={"Content-Type": kind})
 
 
-def seen(listed: list[Any]) -> list[tuple[str, str, int, str]]:
-    """What a list says of its files."""
+def summary(listed: list[Any]) -> list[tuple[str, str, int, str]]:
+    """Name, step, attempt and state of each listed file."""
     return [(one.name, one.step, one.attempt, one.state) for one in listed]
 
 
-# ------------------------------------------------------------------------------------ who changes what
+# ------------------------------------------------------------------------------------ who may change a file
 
 
 @pytest.mark.clause("DCI-12")
@@ -59,7 +58,7 @@ async def test_an_ended_lease_cannot_add_files_to_a_succeeded_run(url: str) -> N
         run = await start(s)
         lost = await claim(s, "c1")
         assert not (await upload(s, lost, "app.tar", b"of attempt 1")).json()["late"]
-        await later(s, 120)
+        await advance_clock(s, 120)
         won = await claim(s, "c2")
         assert (await upload(s, lost, "app.tar", b"late 1")).json()["late"]
         assert not (await upload(s, won, "app.tar", b"of attempt 2")).json()["late"]
@@ -74,7 +73,7 @@ async def test_an_ended_lease_cannot_add_files_to_a_succeeded_run(url: str) -> N
         assert got.headers["tenure-artifact"] == "step=build; attempt=2; state=accepted"
         engine = acme(s)
         listed = await engine.runs.list_artifacts(run)
-        assert seen(listed) == [
+        assert summary(listed) == [
             ("app.tar", "build", 1, "failed"),
             ("app.tar", "build", 1, "late"),
             ("app.tar", "build", 2, "accepted"),
@@ -87,7 +86,7 @@ async def test_an_ended_lease_cannot_add_files_to_a_succeeded_run(url: str) -> N
             text = {**how, "late": str(one.late).lower()}
             assert (await viewer.get(f"/runs/{run}/artifacts/app.tar", params=text)).content == body
         got = await viewer.get(f"/runs/{run}/artifacts/app.tar?step=build&attempt=1")
-        assert got.content == b"of attempt 1", "what came in time is before what is late"
+        assert got.content == b"of attempt 1", "a file that came in time takes precedence over a late one"
 
 
 async def test_two_steps_may_upload_files_of_one_name(url: str) -> None:
@@ -101,13 +100,13 @@ async def test_two_steps_may_upload_files_of_one_name(url: str) -> None:
         engine, viewer = acme(s), await s.as_("viewer")
         path = f"/runs/{run}/artifacts/report.txt"
         for expected in ("pending", "accepted"):
-            told = await viewer.get(path)
-            assert (told.status_code, problem(told)) == (409, "ARTIFACT_AMBIGUOUS")
-            assert "?step=NAME&attempt=N" in told.json()["error"]["message"]
-            assert "'linux' attempt 1" in told.json()["error"]["message"]
+            answer = await viewer.get(path)
+            assert (answer.status_code, problem(answer)) == (409, "ARTIFACT_AMBIGUOUS")
+            assert "?step=NAME&attempt=N" in answer.json()["error"]["message"]
+            assert "'linux' attempt 1" in answer.json()["error"]["message"]
             with pytest.raises(TenureError, match=r"^ARTIFACT_AMBIGUOUS: .* name its step and attempt$"):
                 await engine.runs.read_artifact(run, "report.txt")
-            assert seen(await engine.runs.list_artifacts(run)) == [
+            assert summary(await engine.runs.list_artifacts(run)) == [
                 ("report.txt", "linux", 1, expected),
                 ("report.txt", "mac", 1, expected),
             ]
@@ -145,7 +144,7 @@ async def test_a_failed_steps_file_is_found_unless_a_later_attempt_succeeded(url
         await say(s, first, "fail", 1, code="TESTS_FAILED", retryable=True)
         engine = acme(s)
         assert await engine.runs.read_artifact(run, "failures.txt") == b"two tests failed"
-        await later(s, 3600)
+        await advance_clock(s, 3600)
         second = await claim(s, "c2")
         await say(s, second, "complete", 1)
         assert await status(s, run) == "succeeded"
@@ -159,7 +158,7 @@ async def test_a_failed_steps_file_is_found_unless_a_later_attempt_succeeded(url
 
 
 async def test_the_commit_that_records_a_file_checks_the_fence(url: str) -> None:
-    """Between the look before the bytes and the row, the lease ends."""
+    """The lease ends after the first check and before the row is committed."""
     async with site(url) as s:
         run = await start(s)
         lease = await claim(s, "c1")
@@ -171,7 +170,7 @@ async def test_the_commit_that_records_a_file_checks_the_fence(url: str) -> None
             await say(s, lease, "complete", 1)
             return reference
 
-        s.engine.artifacts.put = slowly  # type: ignore[method-assign]  # the race
+        s.engine.artifacts.put = slowly  # type: ignore[method-assign]  # lets the lease end during the upload
         answer = await upload(s, lease, "app.tar", b"too late")
         assert (answer.status_code, answer.json()["late"]) == (200, True)
         assert await acme(s).runs.read_artifact(run, "app.tar") == b"in time"
@@ -184,12 +183,12 @@ async def test_a_late_file_is_not_found_by_its_name_alone(url: str) -> None:
         await say(s, lease, "complete", 1)
         await upload(s, lease, "core.dump", b"bytes")
         viewer = await s.as_("viewer")
-        told = await viewer.get(f"/runs/{run}/artifacts/core.dump")
-        assert (told.status_code, problem(told)) == (404, "ARTIFACT_NOT_FOUND")
-        assert "'build' attempt 1 (late)" in told.json()["error"]["message"]
+        answer = await viewer.get(f"/runs/{run}/artifacts/core.dump")
+        assert (answer.status_code, problem(answer)) == (404, "ARTIFACT_NOT_FOUND")
+        assert "'build' attempt 1 (late)" in answer.json()["error"]["message"]
         assert (await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1")).content == b"bytes"
-        told = await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1&late=false")
-        assert (told.status_code, problem(told)) == (404, "ARTIFACT_NOT_FOUND")
+        answer = await viewer.get(f"/runs/{run}/artifacts/core.dump?step=build&attempt=1&late=false")
+        assert (answer.status_code, problem(answer)) == (404, "ARTIFACT_NOT_FOUND")
 
 
 async def test_the_number_of_files_of_a_run_is_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +247,9 @@ async def test_every_file_name_is_read_back_unchanged(url: str) -> None:
             assert (answer.status_code, answer.json().get("name")) == (200, name)
             path = f"/runner/leases/{lease['id']}/artifacts/"
             assert (await caller.get(path + quote(name, safe=""))).content == name.encode()
-            assert (await caller.get(path + quote(name))).content == name.encode(), "slashes as they are"
+            assert (await caller.get(path + quote(name))).content == name.encode(), (
+                "unescaped slashes are accepted"
+            )
         listed = (await viewer.get(f"/runs/{run}/artifacts")).json()["items"]
         assert sorted(one["name"] for one in listed) == sorted(NAMES)
         key = viewer.headers["Authorization"].removeprefix("Bearer ")
@@ -288,7 +289,9 @@ async def test_file_names_that_leave_the_folder_are_refused(url: str, name: str)
         run = await start(s)
         lease = await claim(s, "c1")
         caller, viewer = await s.caller(lease["token"]), await s.as_("viewer")
-        encoded = "".join(f"%{byte:02X}" for byte in name.encode())  # nobody normalises it on its way
+        encoded = "".join(
+            f"%{byte:02X}" for byte in name.encode()
+        )  # so that no HTTP client normalizes the path
         answer = await caller.put(f"/runner/leases/{lease['id']}/artifacts/{encoded}", content=b"x")
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
         answer = await viewer.get(f"/runs/{run}/artifacts/{encoded}")

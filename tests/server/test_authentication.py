@@ -1,4 +1,4 @@
-"""The gate: who gets in, and how the others are refused."""
+"""Authentication: which credentials are accepted, and how others are refused."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -56,14 +56,14 @@ async def test_every_invalid_key_gets_the_same_answer(url: str) -> None:
             new_key().text, f"tn_{key_id}_", f"tn_{key_id}", "tn_", "x", good.upper(), f"{good}=", f"{good} x",
             sha256(secret.encode()).hexdigest(),
         ]  # fmt: skip
-        told = set()
+        messages = set()
         stranger = await s.caller()
         headers = [f"Bearer {key}" for key in wrong] + [f"Basic {good}", good, "Bearer", "é"]
         for given in headers:
             answer = await stranger.get(NOTHING, headers={b"Authorization": given.encode()})
             assert (answer.status_code, problem(answer)) == (401, "UNAUTHENTICATED"), given
-            told.add(answer.text.replace(answer.headers["x-request-id"], ""))
-        assert len(told) == 1
+            messages.add(answer.text.replace(answer.headers["x-request-id"], ""))
+        assert len(messages) == 1
         twice = [("Authorization", f"Bearer {good}"), ("Authorization", f"Bearer {good}")]
         assert problem(await stranger.get(NOTHING, headers=twice)) == "UNAUTHENTICATED"
         assert (
@@ -109,7 +109,7 @@ async def test_a_credential_over_its_rate_gets_429(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (429, "RATE_LIMITED")
         assert 1 <= int(answer.headers["retry-after"]) <= 100
         assert answer.json()["error"]["retryable"] is True
-        assert (await other.get("/session")).status_code == 200, "each has its own"
+        assert (await other.get("/session")).status_code == 200, "each credential has its own rate"
         assert (await (await s.caller()).get("/healthz")).status_code == 200
 
 
@@ -136,12 +136,12 @@ async def test_guessed_keys_stop_reaching_the_database(url: str, monkeypatch: py
         answer = await stranger.post("/enrolments", json={"code": "x"})
         assert (answer.status_code, problem(answer)) == (429, "RATE_LIMITED")
         for known in (viewer, browser):
-            assert (await known.get("/session")).status_code == 200, "who is known gets in"
+            assert (await known.get("/session")).status_code == 200, "a known key is still accepted"
 
 
 WRONG_KEYS: dict[str, Callable[[str], str]] = {
     "unknown": lambda _key: new_key().text,
-    "unknown, and the same again": lambda _key: f"tn_{'a' * 12}_{'x' * 43}",
+    "unknown, repeated": lambda _key: f"tn_{'a' * 12}_{'x' * 43}",
     "known, with another secret": lambda key: f"{key.rpartition('_')[0][:15]}_{'x' * 43}",
     "malformed": lambda key: key[:-1],
 }
@@ -164,8 +164,10 @@ async def test_every_wrong_key_counts_against_its_address(
         assert [answer.status_code for answer in guesses] == [401] * 5 + [429] * 3
         assert problem(guesses[-1]) == "RATE_LIMITED"
         new = await s.as_("viewer", "operator")
-        assert (await new.get("/session")).status_code == 429, "this process has not seen that key yet"
-        assert (await viewer.get("/session")).status_code == 200, "who is known gets in"
+        assert (await new.get("/session")).status_code == 429, (
+            "a valid key that this process has not seen is refused, too"
+        )
+        assert (await viewer.get("/session")).status_code == 200, "a known key is still accepted"
 
 
 async def test_ended_keys_and_sessions_count_against_their_address(
@@ -196,7 +198,7 @@ async def test_unknown_addresses_do_not_displace_known_ones(
         for _ in range(20):
             with pytest.raises(TenureError):
                 await gate.by_bearer(f"Bearer {new_key().text}".encode())
-        assert await gate.by_bearer(f"Bearer {key}".encode()) is who, "still the one that was looked up"
+        assert await gate.by_bearer(f"Bearer {key}".encode()) is who, "the known key is still cached"
         for _ in range(20):
             await gate.by_bearer(f"Bearer {await s.key('viewer')}".encode())
         keys = gate._keys

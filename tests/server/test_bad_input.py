@@ -1,4 +1,4 @@
-"""What cannot be right: a 4xx with a code of the registry, and nothing recorded."""
+"""Invalid requests get a 4xx with a registered code, and nothing is recorded."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ DEEP = b'{"workflow": "echo", "input": ' + b'{"a": ' * 100 + b"1" + b"}" * 100 +
 
 
 async def raw(s: Site, request: bytes) -> tuple[int, dict[str, Any]]:
-    """Bytes that no client library would send, and what they are answered."""
+    """Send raw bytes that no client library would send; return status and body of the answer."""
     host, port = s.address.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -83,7 +83,7 @@ async def test_a_number_of_any_size_is_refused_or_stored_unchanged(url: str) -> 
             assert answer.status_code in (201, 400, 422), answer.text
             if answer.status_code == 201:
                 shown = await caller.get(f"/runs/{answer.json()['id']}")
-                assert shown.json()["metadata"]["n"] == int(number), "what was taken can be shown"
+                assert shown.json()["metadata"]["n"] == int(number), "an accepted number is shown unchanged"
             else:
                 assert problem(answer) in ("REQUEST_MALFORMED", "INVALID_INPUT")
 
@@ -121,7 +121,7 @@ async def test_a_body_that_is_too_large_is_refused_early(url: str) -> None:
         try:
             answer = await caller.post("/runs", content=endless(), headers=JSON)
         except httpx.HTTPError:
-            pass  # the server has closed the connection while we were still sending
+            pass  # the server closes the connection before everything is sent
         else:
             assert (answer.status_code, problem(answer)) == (413, "PAYLOAD_TOO_LARGE")
         assert sent < 50_000_000

@@ -1,4 +1,4 @@
-"""The client, and the command line with --server: the same words and answers as beside a database."""
+"""The Python client: the same methods and results as the engine."""
 
 import asyncio
 import inspect
@@ -45,15 +45,15 @@ def release() -> Workflow[..., Any]:
 
 
 @asynccontextmanager
-async def at_work(s: Site, flow: Workflow[..., Any]) -> AsyncIterator[Client]:
-    """A client of a server with a worker beside it."""
+async def client_with_worker(s: Site, flow: Workflow[..., Any]) -> AsyncIterator[Client]:
+    """A client, and a worker on the server's database."""
     assert await register_workflows(s.engine, [flow]) == []
     async with s.engine.worker(flow), Client(s.address, await s.key("operator", "viewer")) as client:
         yield client
 
 
 async def test_a_client_follows_a_run_to_its_end(url: str) -> None:
-    async with site(url) as s, at_work(s, release()) as client:
+    async with site(url) as s, client_with_worker(s, release()) as client:
         run = await client.submit("release", {"ref": "main"}, labels={"team": "a"}, key="once")
         assert await client.submit("release", {"ref": "main"}, labels={"team": "a"}, key="once") == run
         assert await client.result(run, wait=20) == "app:main"
@@ -61,7 +61,7 @@ async def test_a_client_follows_a_run_to_its_end(url: str) -> None:
         assert (view.status, view.labels, view.output) == ("succeeded", {"team": "a"}, "app:main")
         assert [step.name for step in await client.runs.steps(run)] == ["build"]
         while not (lines := await client.runs.logs(run)):
-            pass  # they are written beside the run, a moment later
+            pass  # logs are written outside of the run's commit, a moment later
         assert [line.text for line in lines] == ["building"]
         history = await client.runs.events(run)
         assert [event.seq for event in history] == list(range(1, await client.runs.version(run) + 1))
@@ -75,20 +75,20 @@ async def test_a_client_follows_a_run_to_its_end(url: str) -> None:
         await client.runs.update(run, labels={"stage": "live", "team": None}, metadata={"pr": 7})
         about = await client.get(run)
         assert (about.labels, about.metadata["pr"]) == ({"stage": "live"}, 7)
-        said = await client.runs.mark_reported(run)
-        assert (await client.get(run)).reported_statement == said
+        statement = await client.runs.mark_reported(run)
+        assert (await client.get(run)).reported_statement == statement
         assert (await client.runs.events(run))[-1].kind == "report_stated"
 
 
 async def test_a_client_raises_the_errors_of_an_engine(url: str) -> None:
-    async with site(url) as s, at_work(s, release()) as client:
+    async with site(url) as s, client_with_worker(s, release()) as client:
         run = await client.submit("release", {"ref": "broken"})
         with pytest.raises(TenureError) as failed:
             await client.result(run, wait=20)
         assert failed.value.code == "STEP_FAILED"
         assert [
-            told.code for told in await client.runs.failed_attempts(run)
-        ] == []  # its last try is its own line
+            attempt.code for attempt in await client.runs.failed_attempts(run)
+        ] == []  # the last attempt is not listed: it is the run's own error
         with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
             await client.get("run_2026-02-14_080000_abc123")
         with pytest.raises(TenureError, match="WORKFLOW_NOT_FOUND"):
@@ -98,31 +98,31 @@ async def test_a_client_raises_the_errors_of_an_engine(url: str) -> None:
 
 
 async def test_a_client_approves_and_sends_signals(url: str) -> None:
-    async with site(url) as s, at_work(s, release()) as client:
+    async with site(url) as s, client_with_worker(s, release()) as client:
         run = await client.submit("release", {"ref": "main", "ask": True})
         async with Client(s.address, await s.key("approver", "viewer", person="grace")) as grace:
             while not (asked := await grace.approvals.list(run)):
-                pass  # each look is a request of its own
+                pass  # each call is a request
             assert asked[0].title == "Deploy app:main?"
             assert [one.id for one in await grace.approvals.list()] == [asked[0].id]
             assert await grace.approve(run) == "approved"
-        told = await client.signal(run, "healthy", {"fine": True}, event_id="e1")
+        result = await client.signal(run, "healthy", {"fine": True}, event_id="e1")
         assert await client.result(run, wait=20) == "app:main"
-        assert not told.again
+        assert not result.again
 
 
 async def test_a_client_streams_events(url: str) -> None:
-    async with site(url) as s, at_work(s, release()) as client:
+    async with site(url) as s, client_with_worker(s, release()) as client:
         seen: list[tuple[str, Any]] = []
 
         async def listen() -> None:
-            async for told in client.stream(types=["run.status.changed", "run.step.completed"]):
-                seen.append((told.type, told.data))
-                if told.data.get("status") == "succeeded":
+            async for event in client.stream(types=["run.status.changed", "run.step.completed"]):
+                seen.append((event.type, event.data))
+                if event.data.get("status") == "succeeded":
                     return
 
         listening = asyncio.create_task(listen())
-        await asyncio.sleep(0.2)  # a listener without an id hears what comes after it
+        await asyncio.sleep(0.2)  # a stream without an event id starts at the current position
         run = await client.submit("release", {"ref": "main"})
         await asyncio.wait_for(listening, 20)
         assert {data["runId"] for _, data in seen} == {run}
@@ -145,7 +145,7 @@ async def test_a_wrong_key_and_an_unreachable_server_are_reported(url: str) -> N
         Client("tenure.example.org")
 
 
-BESIDE_THE_DATABASE = {
+ENGINE_ONLY = {
     "runs": {
         "add_steps",
         "build_rerun",
@@ -176,19 +176,19 @@ BESIDE_THE_DATABASE = {
     "keys": {"page", "page_of_owner"},
     "tenants": {"audit_page", "page"},
 }
-"""What only code beside the database calls: group -> methods."""
-OVER_A_SERVER = {"confirmations": {"confirm_as_operator"}, "workflows": {"register"}}
+"""Methods that only the engine has: group -> methods."""
+CLIENT_ONLY = {"confirmations": {"confirm_as_operator"}, "workflows": {"register"}}
 
 
 async def test_a_client_has_the_groups_and_methods_of_an_engine() -> None:
     async with Client("http://127.0.0.1:9", "tn_x") as client:
         for group in engine_module._GROUPS:
             local = typing.get_type_hints(getattr(Engine, group).func)["return"]
-            here, there = methods(local), methods(type(getattr(client, group)))
-            assert here.keys() - there.keys() == BESIDE_THE_DATABASE.get(group, set()), group
-            assert there.keys() - here.keys() == OVER_A_SERVER.get(group, set()), group
-            for name in here.keys() & there.keys():
-                assert required(here[name]) >= required(there[name]), f"{group}.{name}"
+            in_engine, in_client = methods(local), methods(type(getattr(client, group)))
+            assert in_engine.keys() - in_client.keys() == ENGINE_ONLY.get(group, set()), group
+            assert in_client.keys() - in_engine.keys() == CLIENT_ONLY.get(group, set()), group
+            for name in in_engine.keys() & in_client.keys():
+                assert required(in_engine[name]) >= required(in_client[name]), f"{group}.{name}"
     everyday = {"approve", "cancel", "get", "reject", "result", "signal", "submit"}
     assert everyday <= methods(Engine).keys() & methods(Client).keys()
 

@@ -1,4 +1,4 @@
-"""A client that hangs up in the middle of its body: no failure of the server, on any route that takes one."""
+"""A client that disconnects in the middle of its body causes no server error, on any route with a body."""
 
 import asyncio
 
@@ -38,15 +38,15 @@ async def test_a_client_that_disconnects_during_its_body_causes_no_server_error(
                 await writer.drain()
                 writer.close()
             async with asyncio.timeout(20):
-                while sum(_answered(s.service.metrics).values()) < len(WITH_BODY):  # noqa: ASYNC110 - there is nobody to tell
+                while sum(_request_counts(s.service.metrics).values()) < len(WITH_BODY):  # noqa: ASYNC110 - there is no event to wait for
                     await asyncio.sleep(0.01)
         assert not [line for line in logs if line["log_level"] in ("error", "critical")]
-        answered = _answered(s.service.metrics)
+        answered = _request_counts(s.service.metrics)
         assert not [labels for labels in answered if labels[2].startswith("5")]
         read = [labels for labels in answered if labels[2] == "400"]
-        assert len(read) > len(WITH_BODY) * 0.7, "most were hung up within the body, behind the gate"
+        assert len(read) > len(WITH_BODY) * 0.7, "most requests pass authentication and are cut in the body"
 
 
-def _answered(metrics: object) -> dict[tuple[str, ...], float]:
-    counts: dict[tuple[str, ...], float] = metrics._requests.counts  # type: ignore[attr-defined]  # nobody else asks for them
+def _request_counts(metrics: object) -> dict[tuple[str, ...], float]:
+    counts: dict[tuple[str, ...], float] = metrics._requests.counts  # type: ignore[attr-defined]  # private: only this test reads the counts
     return counts

@@ -1,4 +1,4 @@
-"""Costs over HTTP: of a run, added up, and what runners tell of."""
+"""Costs over HTTP: costs of a run, sums, and costs that runners report."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def test_a_runner_reports_costs_once_and_its_run_ends_over_its_budget(url:
         runner, viewer = await s.as_("runner"), await s.as_("viewer")
         (lease,) = await claim(runner, ack=True)
         for _ in range(2):
-            told = await say(s, lease, "cost", 1, spent=[SPENT])
-            assert told.json()["state"] == "ok", told.text
+            answer = await say(s, lease, "cost", 1, spent=[SPENT])
+            assert answer.json()["state"] == "ok", answer.text
         assert (await viewer.get(f"/runs/{run}/costs")).json() == {
             "run_id": run,
             "spent": 600_000,
@@ -60,11 +60,11 @@ async def test_a_runner_reports_costs_once_and_its_run_ends_over_its_budget(url:
         }  # fmt: skip
         wrong = await say(s, lease, "checkpoint", 2, name="half", spent=[SPENT | {"micros": -1}])
         assert (wrong.status_code, problem(wrong)) == (422, "INVALID_INPUT")
-        told = await say(s, lease, "checkpoint", 2, name="half", spent=[SPENT])
-        assert (told.json()["state"], told.json()["outcome"]) == ("refused", "BUDGET_EXCEEDED")
+        answer = await say(s, lease, "checkpoint", 2, name="half", spent=[SPENT])
+        assert (answer.json()["state"], answer.json()["outcome"]) == ("refused", "BUDGET_EXCEEDED")
         late = await say(s, lease, "complete", 3)
         assert problem(late) == "LEASE_STALE"
-        assert await claim(runner, "c2") == [], "no further step is begun"
+        assert await claim(runner, "c2") == [], "no further step can be claimed"
         ended = (await viewer.get(f"/runs/{run}")).json()
         assert (ended["status"], ended["reason"]) == ("failed", "BUDGET_EXCEEDED")
 

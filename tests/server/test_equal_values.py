@@ -1,6 +1,6 @@
-"""I60 through every door: two values have the same digest exactly if they are equal, and what people are shown is what is sent.
+"""I60 at every entry point: two values have the same digest exactly if they are equal, and people are shown exactly the value that is sent.
 
-`tests/test_canonical.py` has the rule itself and its property test; these stories show that every door keeps it.
+`tests/test_canonical.py` tests the rule itself, as a property. These tests show that every entry point follows it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tenure.sdk import Workflow, codec
 from tests.cases import cases
 from tests.govern.act_service import ASK
 from tests.server.stage import problem, site
-from tests.server.test_runner_acts import POST, acme, governed, holding
+from tests.server.test_runner_acts import POST, acme, claim_step, governed
 from tests.server.webhook_senders import SECRET, SECRET_NAME, GitHub, make_hook, register
 from tests.test_canonical import VALUES, equal
 
@@ -38,7 +38,7 @@ PAIRS = [
     ('"é"', '"\\u00e9"'),
     ('{"a": 1, "b": 2}', '{"b": 2, "a": 1.0}'),
 ]
-"""Two JSON texts each."""
+"""Pairs of JSON texts."""
 TWICE = '{"a": 1, "a": 2}'
 
 
@@ -106,14 +106,14 @@ async def test_a_number_from_a_hook_arrives_unchanged(url: str, monkeypatch: pyt
             "-9223372036854775807",
             "0.1",
         ):
-            told = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
-            assert told.json()["status"] == "done", told.text
-            run = await acme(s).get(told.json()["run_id"])
+            answer = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
+            assert answer.json()["status"] == "done", answer.text
+            run = await acme(s).get(answer.json()["run_id"])
             assert run.input == {"value": json.loads(text), "listed": [json.loads(text)]}
         for text in ("18446744073709551616", "-9223372036854775809", "123456789012345678901234567890"):
-            told = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
-            assert told.json()["status"] == "failed", "CEL would make a double of it"
-            assert "64 bits" in told.json()["note"]
+            answer = await github.deliver(f"told-{text}", f'{{"value": {text}}}'.encode())
+            assert answer.json()["status"] == "failed", "CEL would convert the number to a double"
+            assert "64 bits" in answer.json()["note"]
         twice = await github.deliver("push", TWICE.encode())
         assert (twice.status_code, problem(twice)) == (400, "REQUEST_MALFORMED")
 
@@ -122,18 +122,18 @@ async def test_in_the_runner_protocol_a_label_matches_equal_values_only(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        caller, _, path, headers = await holding(s)
+        caller, _, path, headers = await claim_step(s)
         headers["Content-Type"] = "application/json"
 
         async def act(label: str, text: str) -> Any:
-            said = json.dumps({"label": label, **POST, "fields": {"json": {"n": "HERE"}}})
-            return await caller.post(path, content=said.replace('"HERE"', text).encode(), headers=headers)
+            body = json.dumps({"label": label, **POST, "fields": {"json": {"n": "HERE"}}})
+            return await caller.post(path, content=body.replace('"HERE"', text).encode(), headers=headers)
 
         for number, pair in enumerate(PAIRS):
             first, second = [(await act(f"p{number}", text)).json() for text in pair]
             assert first["state"] == "done", first
             assert second["state"] == ("done" if same(pair) else "misfit"), pair
-            assert equal(service.effects[-1].body["n"], json.loads(pair[0])), "what was sent"
+            assert equal(service.effects[-1].body["n"], json.loads(pair[0])), "the value that was sent"
         twice = await act("twice", TWICE)
         assert (twice.status_code, problem(twice)) == (400, "REQUEST_MALFORMED")
         assert len(service.effects) == len(PAIRS)
@@ -142,7 +142,7 @@ async def test_in_the_runner_protocol_a_label_matches_equal_values_only(
 async def test_an_approved_number_is_shown_digested_and_sent_exactly(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that is tried again with another number in the last digit asks again: the first approval is not for it."""
+    """If a retry changes the last digit of the number, the approval does not apply and people are asked again."""
     numbers = [1234567890123456789, 1234567890123456788]
 
     async def _pay() -> Any:
@@ -159,11 +159,11 @@ async def test_an_approved_number_is_shown_digested_and_sent_exactly(
             (asked,) = (await ann.get(f"/approvals?run={run.id}")).json()["items"]
             assert asked["question"]["fields"] == {"json": {"n": numbers[0]}}
             assert any(str(numbers[0]) in line for line in asked["question"]["writes"])
-            numbers.reverse()  # the code says another number when it is woken
+            numbers.reverse()  # after the approval, the code returns another number
             body = {"decision": "approve", "digest": asked["digest"], "revision": asked["revision"]}
             assert (await ann.post(f"/approvals/{asked['id']}/decision", json=body)).status_code == 200
             await run.reaches("waiting_approval", "failed", wait=20)
-            assert service.effects == [], "nobody has said yes to this number"
+            assert service.effects == [], "nobody has approved this number"
 
 
 @settings(max_examples=cases(100), deadline=None)
@@ -200,5 +200,5 @@ def test_a_file_with_a_duplicate_key_is_refused() -> None:
 def test_arguments_beyond_64_bits_are_compared_by_value() -> None:
     assert codec.digest_arguments((2**70,), {}) != codec.digest_arguments((2**71,), {})
     assert codec.digest_arguments((float("nan"),), {}) != codec.digest_arguments((None,), {}), (
-        "a step may be called with it"
+        "NaN is a valid argument of a step"
     )

@@ -1,4 +1,4 @@
-"""The `type` of an error is an address that the server itself serves, to anybody."""
+"""The `type` of an error is a URL that the server itself serves, without a credential."""
 
 import pytest
 
@@ -15,8 +15,8 @@ async def test_the_type_of_an_error_is_the_url_of_its_explanation(url: str) -> N
         assert found.status_code == 200
         assert found.json()["meaning"] == CODES["UNAUTHENTICATED"].meaning
         for code in CODES:
-            told = (await stranger.get(f"/errors/{code}")).json()
-            assert (told["code"], told["status"], told["type"]) == (
+            explanation = (await stranger.get(f"/errors/{code}")).json()
+            assert (explanation["code"], explanation["status"], explanation["type"]) == (
                 code,
                 CODES[code].status,
                 f"/errors/{code}",

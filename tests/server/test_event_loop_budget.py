@@ -1,5 +1,5 @@
-"""No request holds the event loop: every route there is, at the largest input it takes, bounded by the CPU time of the loop's thread
-in one turn. (Not by a clock: how busy the machine is does not matter.)"""
+"""No request blocks the event loop. Every route gets its largest input, and each turn of the loop has a limit of CPU time.
+CPU time, not elapsed time, is measured, so that the load of the machine does not matter."""
 
 import asyncio
 import http.client
@@ -18,7 +18,15 @@ from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.http import openapi
 from tenure.store.workflows import save_workflow
 from tests.loop_turns import HELD_SECONDS_MAX, Turns, watched_turns
-from tests.server.api_objects import OTHER, delivery, furnished, sender_of, sent_by, walked, wide
+from tests.server.api_objects import (
+    OTHER,
+    delivery_headers,
+    largest_delivery,
+    ordered_routes,
+    sender_of,
+    server_with_objects,
+    widest_workflow,
+)
 from tests.server.largest_bodies import bodies
 from tests.server.stage import ACME, Site, site
 from tests.server.webhook_senders import SECRET, SECRET_NAME
@@ -26,12 +34,12 @@ from tests.server.webhook_senders import SECRET, SECRET_NAME
 BODY_BYTES = 1024 * 1024
 HOOK_BYTES = 5 * 1024 * 1024
 TRIES = 3
-"""A turn that is long once may have met something else: of some tries the best counts."""
+"""The best of a few tries counts, because one long turn may have another cause."""
 
 
 def ask(address: str, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-    """A request from a thread of its own, so that nothing of the client is done in the loop's. Of an answer that does not end
-    its beginning is read."""
+    """Send a request from another thread, so that the client uses no time of the loop. Of an endless answer, only the
+    beginning is read."""
     host, port = address.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
@@ -39,16 +47,16 @@ def ask(address: str, method: str, path: str, body: bytes, headers: dict[str, st
         answer = connection.getresponse()
         endless = answer.getheader("Content-Type", "").startswith("text/event-stream")
         return answer.status, answer.read1() if endless else answer.read()
-    except OSError:  # it refused before it had read everything
+    except OSError:  # the server refused the request before it had read the whole body
         return 0, b""
     finally:
         connection.close()
 
 
-async def held(
+async def measure(
     turns: Turns, s: Site, method: str, path: str, body: bytes, headers: dict[str, str]
 ) -> tuple[int, str]:
-    """The status of an answer, and why its request holds the loop for too long; nothing where it does not."""
+    """The status of the answer, and why the request blocks the loop for too long (empty if it does not)."""
     first = 0
     for _ in range(TRIES):
         turns.forget()
@@ -60,8 +68,8 @@ async def held(
 
 
 REACHED = frozenset({*range(200, 400), 409})
-"""Statuses that only a route's handler answers: what it did, or why that is not possible with this object. Every route has to give one
-of them at least once: a route that refuses all that it is sent before its handler would pass whatever that does."""
+"""Statuses that only a route's handler returns. Every route must return one of them at least once; otherwise a route that
+refuses every request before its handler would pass the test."""
 
 
 @pytest.mark.guard_seconds(300)
@@ -73,20 +81,24 @@ async def test_no_route_blocks_the_event_loop(
     document: dict[str, Any] = json.loads(openapi.encoded_document())
     wrong: list[str] = []
     answered: dict[str, dict[str, int]] = {}
-    async with furnished(url, document, tmp_path) as objects:
+    async with server_with_objects(url, document, tmp_path) as objects:
         with watched_turns() as turns:
-            for route in walked():
+            for route in ordered_routes():
                 sender = sender_of(route)
                 room = HOOK_BYTES if sender else BODY_BYTES
                 answered[route] = {}
-                fitting = [("what fits", *delivery(route, room))] if sender else [("what fits", None, "")]
+                fitting = (
+                    [("a valid body", *largest_delivery(route, room))]
+                    if sender
+                    else [("a valid body", None, "")]
+                )
                 for number, (name, body, kind) in enumerate([*fitting, *bodies(document, route, room)]):
-                    asked = await objects.at(route)
+                    asked = await objects.request_to(route)
                     text = asked.body if body is None else body
                     headers = {**asked.headers, "Content-Type": kind or "application/json"}
                     if sender:
-                        headers |= sent_by(sender, number, text)
-                    status, why = await held(
+                        headers |= delivery_headers(sender, number, text)
+                    status, why = await measure(
                         turns,
                         objects.site,
                         route.split()[0],
@@ -105,7 +117,7 @@ async def test_no_route_blocks_the_event_loop(
 
 async def test_runs_of_the_widest_workflow_do_not_block_the_event_loop(url: str) -> None:
     async with site(url) as s:
-        await save_workflow(s.engine.store, "acme", "wide", "1", "declared", wide(), "d")
+        await save_workflow(s.engine.store, "acme", "wide", "1", "declared", widest_workflow(), "d")
         echo = json.dumps({"name": "echo", "version": "1", "steps": [{"id": "a", "run": "true"}]})
         await save_workflow(s.engine.store, "acme", "echo", "1", "declared", echo, "d")
         headers = {
@@ -119,15 +131,15 @@ async def test_runs_of_the_widest_workflow_do_not_block_the_event_loop(url: str)
             asked = [("/runs", one), *(("/runs/batch", {"items": items}) for items in batches)]
             for path, body in asked:
                 text = json.dumps(body, separators=(",", ":")).encode()
-                status, why = await held(turns, s, "POST", path, text, headers)
+                status, why = await measure(turns, s, "POST", path, text, headers)
                 assert (status in REACHED, why) == (True, ""), (path, status, why)
             for path in ("/runs?limit=200", "/costs", "/metrics", "/openapi.json", "/docs"):
-                status, why = await held(turns, s, "GET", path, b"", headers)
+                status, why = await measure(turns, s, "GET", path, b"", headers)
                 assert (status, why) == (200, ""), (path, status, why)
 
 
 async def test_numbers_with_many_digits_do_not_block_the_event_loop(url: str) -> None:
-    """A digest writes them in full, and 1 MB of `1e308` has 50 million digits. Nothing is started: there is no such workflow."""
+    """A digest writes numbers in full, and 1 MB of `1e308` has 50 million digits. The workflow does not exist, so no run starts."""
     many = "[" + ",".join(["1e308"] * 160_000) + "]"
     few = "[" + ",".join(["1e20", "1e-9", "0.5", "1.0"] * 40_000) + "]"
     async with site(url) as s:
@@ -139,10 +151,10 @@ async def test_numbers_with_many_digits_do_not_block_the_event_loop(url: str) ->
             for number, (values, refused) in enumerate(((many, True), (few, False))):
                 new = f'"workflow": "none", "input": {{"x": {values}}}'
                 keyed = {**headers, "Idempotency-Key": f"key-{number}"}
-                status, why = await held(turns, s, "POST", "/runs", f"{{{new}}}".encode(), keyed)
+                status, why = await measure(turns, s, "POST", "/runs", f"{{{new}}}".encode(), keyed)
                 assert (status, why) == (422 if refused else 404, "")
                 batch = f'{{"items": [{{{new}, "idempotency_key": "item-{number}"}}]}}'.encode()
-                status, why = await held(turns, s, "POST", "/runs/batch", batch, headers)
+                status, why = await measure(turns, s, "POST", "/runs/batch", batch, headers)
                 assert (status, why) == (200, "")
 
 
@@ -157,9 +169,9 @@ async def test_a_workflow_with_unknown_needs_does_not_block_the_event_loop(url: 
             "Content-Type": "application/yaml",
         }
         with watched_turns() as turns:
-            assert await held(turns, s, "PUT", "/workflows/wide", text, headers) == (422, "")
-            good = wide().encode()
-            assert await held(turns, s, "PUT", "/workflows/wide", good, headers) == (201, "")
+            assert await measure(turns, s, "PUT", "/workflows/wide", text, headers) == (422, "")
+            good = widest_workflow().encode()
+            assert await measure(turns, s, "PUT", "/workflows/wide", good, headers) == (201, "")
 
 
 async def test_an_artifact_does_not_block_the_event_loop(
@@ -176,8 +188,8 @@ async def test_an_artifact_does_not_block_the_event_loop(
 
 
 STEPS = 3_000
-APART = tuple(StepSpec(name=f"s{i}", queue="apart") for i in range(STEPS))
-BEHIND = (
+INDEPENDENT = tuple(StepSpec(name=f"s{i}", queue="apart") for i in range(STEPS))
+DEPENDENT = (
     StepSpec(name="first", queue="behind"),
     *(StepSpec(name=f"s{i}", queue="later", needs=("first",)) for i in range(STEPS - 1)),
 )
@@ -185,19 +197,19 @@ BEHIND = (
 
 async def test_a_plan_of_3000_steps_created_alone_does_not_block_the_event_loop(url: str) -> None:
     async with Engine(url) as engine:
-        await _check(lambda: _create(engine, APART))
+        await _check(lambda: _create(engine, INDEPENDENT))
 
 
 async def test_a_plan_of_3000_steps_that_needs_a_lock_does_not_block_the_event_loop(url: str) -> None:
     async with Engine(url) as engine:
         await engine.orchestrator.put_caps([Cap("default", "", max_runs_per_min=1_000)])
-        await _check(lambda: _create(engine, APART, concurrency_key="one"))
+        await _check(lambda: _create(engine, INDEPENDENT, concurrency_key="one"))
 
 
 @pytest.mark.parametrize("known", [True, False])
 async def test_a_cancel_of_3000_steps_does_not_block_the_event_loop(url: str, known: bool) -> None:
     async with Engine(url) as engine:
-        runs = [await _create(engine, APART) for _ in range(TRIES)]
+        runs = [await _create(engine, INDEPENDENT) for _ in range(TRIES)]
         if not known:
             engine.orchestrator._cache.clear()
 
@@ -213,7 +225,7 @@ async def test_a_cancel_of_3000_steps_does_not_block_the_event_loop(url: str, kn
 async def test_3000_steps_that_become_ready_do_not_block_the_event_loop(url: str, known: bool) -> None:
     async with Engine(url) as engine:
         for _ in range(TRIES):
-            await _create(engine, BEHIND)
+            await _create(engine, DEPENDENT)
         leases = await engine.orchestrator.claim("worker", queues=["behind"], limit=TRIES)
         if not known:
             engine.orchestrator._cache.clear()
@@ -237,7 +249,7 @@ async def test_3000_steps_that_become_ready_do_not_block_the_event_loop(url: str
 
 async def test_deleting_a_run_of_3000_steps_does_not_block_the_event_loop(url: str) -> None:
     async with Engine(url) as engine:
-        runs = [await _create(engine, APART) for _ in range(TRIES)]
+        runs = [await _create(engine, INDEPENDENT) for _ in range(TRIES)]
         for run_id in runs:
             cancel = RequestCancel(context=engine.scope.context(), run_id=run_id, reason="CANCELED")
             await engine.orchestrator.send(cancel)
@@ -269,15 +281,15 @@ async def _create(engine: Engine, plan: tuple[StepSpec, ...], concurrency_key: s
 
 
 async def _check(work: Callable[[], Awaitable[object]]) -> None:
-    """Some work holds the loop for no longer than it may, at one of some tries."""
-    held: list[str] = []
+    """Check that the work does not block the loop for too long, in the best of a few tries."""
+    reports: list[str] = []
     for _ in range(TRIES):
         with watched_turns() as turns:
             await work()
         if turns.longest() <= HELD_SECONDS_MAX:
             return
-        held.append(turns.describe())
-    raise AssertionError("\n".join(held))
+        reports.append(turns.describe())
+    raise AssertionError("\n".join(reports))
 
 
 COMMITS = 10
@@ -290,7 +302,7 @@ async def test_a_stream_that_is_far_behind_does_not_block_the_event_loop(url: st
         await save_workflow(s.engine.store, "acme", "echo", "1", "declared", echo, "d")
         key = await s.key("operator", "viewer")
         caller = await s.caller(key)
-        # Somebody who listens keeps what comes in the server's memory; when nobody does, it is read from the database.
+        # With an open stream, new events stay in the server's memory. Without one, they are read from the database.
         async with caller.stream("GET", "/events/stream", params={"type": "approval.reminder"}) as quiet:
             beginning = await anext(quiet.aiter_text())
             place = next(line for line in beginning.splitlines() if line.startswith("id: "))[4:]
@@ -302,15 +314,15 @@ async def test_a_stream_that_is_far_behind_does_not_block_the_event_loop(url: st
 
 
 async def _catch_up(s: Site, key: str, place: str) -> None:
-    """Listen to all that has come since a place."""
+    """Read all events after a position."""
     with watched_turns() as turns:
         heard = await asyncio.to_thread(listen, s.address, key, place, COMMITS * RUNS)
-    assert len(set(re.findall(rb"run_[\w-]+", heard))) == COMMITS * RUNS, "each once"
+    assert len(set(re.findall(rb"run_[\w-]+", heard))) == COMMITS * RUNS, "every run is reported"
     assert turns.longest() <= HELD_SECONDS_MAX, turns.describe()
 
 
 def listen(address: str, key: str, after: str, events: int) -> bytes:
-    """So many events of a stream; then hang up."""
+    """Read this number of events from a stream, then disconnect."""
     host, port = address.removeprefix("http://").split(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:

@@ -1,4 +1,4 @@
-"""Live status: who hears what, in which order, and when a stream ends."""
+"""Event streams: which events a client gets, in which order, and when a stream ends."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,11 @@ from tests.server.stage import Site, problem, site
 
 QUEUES = ("default|tool:a", "default|tool:b")
 SECONDS_MAX = 20.0
-"""What a story waits at most for something that is bound to come."""
+"""The longest wait for an event that must come."""
 
 
-class Ear:
-    """A stream as a client reads it."""
+class StreamListener:
+    """The client side of a stream."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self._answer = answer
@@ -40,7 +40,7 @@ class Ear:
         self.comments: list[str] = []
 
     async def frame(self) -> dict[str, Any]:
-        """The next event; StopAsyncIteration: the stream has ended."""
+        """The next event. Raises StopAsyncIteration when the stream has ended."""
         data = None
         async with asyncio.timeout(SECONDS_MAX):
             async for line in self._lines:
@@ -60,12 +60,12 @@ class Ear:
                     data = value
         raise StopAsyncIteration
 
-    async def heard(self, count: int) -> list[tuple[str, Any]]:
-        """So many events, in short: (type, what it is about)."""
+    async def receive(self, count: int) -> list[tuple[str, Any]]:
+        """The next `count` events, each as (type, status or step)."""
         return [_short(await self.frame()) for _ in range(count)]
 
-    async def ends(self) -> None:
-        """Read until it ends."""
+    async def read_to_end(self) -> None:
+        """Read until the stream ends."""
         with contextlib.suppress(StopAsyncIteration):
             while await self.frame():
                 pass
@@ -77,15 +77,17 @@ def _short(frame: dict[str, Any]) -> tuple[str, Any]:
 
 
 @asynccontextmanager
-async def listening(caller: httpx.AsyncClient, after: str | None = None, **params: Any) -> AsyncIterator[Ear]:
-    """An open stream that is known to hear what comes."""
+async def listening(
+    caller: httpx.AsyncClient, after: str | None = None, **params: Any
+) -> AsyncIterator[StreamListener]:
+    """An open stream that gets all later events."""
     headers = {} if after is None else {"Last-Event-ID": after}
     async with caller.stream("GET", "/events/stream", params=params, headers=headers) as answer:
         if answer.status_code != 200:
             await answer.aread()
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/event-stream")
-        yield Ear(answer)
+        yield StreamListener(answer)
 
 
 def acme(s: Site, tenant: str = "acme") -> Engine:
@@ -93,7 +95,7 @@ def acme(s: Site, tenant: str = "acme") -> Engine:
 
 
 async def work(s: Site, engine: Engine, profile: str = "agent-runs", tenant: str = "acme") -> str:
-    """A run of two steps, from its beginning to its end."""
+    """Run two steps to the end."""
     run = await acme(s, tenant).create("report", [{"name": "a"}, {"name": "b"}], profile=profile)
     for _ in range(2):
         [lease] = await engine.orchestrator.claim("bob", queues=QUEUES)
@@ -105,7 +107,7 @@ async def complete(engine: Engine, lease: Lease) -> None:
     await engine.orchestrator.send(Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1))
 
 
-STORY = [
+EXPECTED_EVENTS = [
     ("run.status.changed", "queued"),
     ("run.status.changed", "running"),
     ("run.step.completed", 1),
@@ -116,10 +118,10 @@ STORY = [
 
 @pytest.mark.clause("AGR-07")
 async def test_a_stream_reports_a_run_in_the_words_of_its_profile(url: str) -> None:
-    async with site(url) as s, listening(await s.as_("viewer")) as ear:
+    async with site(url) as s, listening(await s.as_("viewer")) as listener:
         run = await work(s, s.engine)
-        heard = [await ear.frame() for _ in range(5)]
-        assert list(map(_short, heard)) == STORY
+        heard = [await listener.frame() for _ in range(5)]
+        assert list(map(_short, heard)) == EXPECTED_EVENTS
         assert [frame["runId"] for frame in heard] == [run] * 5
         assert heard[0] == {"type": "run.status.changed", "runId": run, "status": "queued"}
         assert {"type": "run.step.completed", "runId": run, "step": 1} in heard
@@ -128,10 +130,10 @@ async def test_a_stream_reports_a_run_in_the_words_of_its_profile(url: str) -> N
 @pytest.mark.clause("AGR-07")
 async def test_a_stream_reports_approvals_by_id(url: str) -> None:
     only = ["approval.requested", "proposal.created"]
-    async with site(url) as s, listening(await s.as_("viewer"), type=only) as ear:
+    async with site(url) as s, listening(await s.as_("viewer"), type=only) as listener:
         run = await acme(s).create("release", [{"name": "ok", "kind": "approval", "approval": {}}])
         [question] = await acme(s).approvals.list(run)
-        assert await ear.frame() == {"type": "approval.requested", "approvalId": question.id}
+        assert await listener.frame() == {"type": "approval.requested", "approvalId": question.id}
         body = await acme(s).create("draft", [{"name": "main", "kind": "body"}])
         [lease] = await s.engine.orchestrator.claim("bob", queues=("default",))
         ask = OpenWait(
@@ -139,42 +141,42 @@ async def test_a_stream_reports_approvals_by_id(url: str) -> None:
         )
         await s.engine.orchestrator.send(ask)
         [question] = await acme(s).approvals.list(body)
-        assert await ear.frame() == {"type": "proposal.created", "proposalId": question.id}
+        assert await listener.frame() == {"type": "proposal.created", "proposalId": question.id}
 
 
 async def test_a_reconnecting_client_gets_the_remaining_events_once(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
-        async with listening(viewer) as ear:
+        async with listening(viewer) as listener:
             await work(s, s.engine)
-            before = await ear.heard(2)
-            place = ear.last_id
+            before = await listener.receive(2)
+            place = listener.last_id
         assert place is not None
-        async with listening(viewer, after=place) as ear:
-            rest = await ear.heard(3)
-            assert before + rest == STORY
+        async with listening(viewer, after=place) as listener:
+            rest = await listener.receive(3)
+            assert before + rest == EXPECTED_EVENTS
             await work(s, s.engine)
-            again = await ear.heard(5)
-            assert again == STORY
+            again = await listener.receive(5)
+            assert again == EXPECTED_EVENTS
         async with listening(
             viewer, last_event_id=place
-        ) as ear:  # from the database: nobody listened meanwhile
-            assert await ear.heard(3) == rest
-            assert await ear.heard(5) == again
+        ) as listener:  # read from the database: no stream was open in between
+            assert await listener.receive(3) == rest
+            assert await listener.receive(5) == again
 
 
 async def test_a_stream_cut_before_its_first_event_misses_nothing(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
-        async with listening(viewer, run=(await acme(s).create("w", [{"name": "a"}]))) as ear:
+        async with listening(viewer, run=(await acme(s).create("w", [{"name": "a"}]))) as listener:
             other = await acme(s).create("w", [{"name": "a"}])
-            asking = asyncio.ensure_future(ear.frame())
-            while ear.last_id is None:  # noqa: ASYNC110 - it is set by reading what is on its way
+            asking = asyncio.ensure_future(listener.frame())
+            while listener.last_id is None:  # noqa: ASYNC110 - reading sets it
                 await asyncio.sleep(0)
-            place = ear.last_id
+            place = listener.last_id
             asking.cancel()
-        async with listening(viewer, after=place, run=other) as ear:
-            assert (await ear.frame())["runId"] == other
+        async with listening(viewer, after=place, run=other) as listener:
+            assert (await listener.frame())["runId"] == other
 
 
 async def test_streams_are_filtered_by_run_and_type(url: str) -> None:
@@ -182,40 +184,42 @@ async def test_streams_are_filtered_by_run_and_type(url: str) -> None:
         viewer = await s.as_("viewer")
         first, second = [await acme(s).create("w", [{"name": "a"}]) for _ in range(2)]
         async with (
-            listening(viewer, run=second) as ear,
+            listening(viewer, run=second) as listener,
             listening(viewer, type="run.step.completed") as steps,
         ):
             for _ in range(2):
                 [lease] = await s.engine.orchestrator.claim("bob", queues=QUEUES)
                 await complete(s.engine, lease)
-            heard = [await ear.frame() for _ in range(3)]
+            heard = [await listener.frame() for _ in range(3)]
             assert {frame["runId"] for frame in heard} == {second}
             assert {(await steps.frame())["runId"] for _ in range(2)} == {first, second}
 
 
 async def test_a_stream_has_commits_of_other_processes_without_notifications(url: str) -> None:
-    """Nothing wakes the reader here: beneath the hints lies its poll."""
+    """Without notifications, the reader finds the commits by polling."""
     async with (
         site(url) as s,
         Engine(url, migrate=False, sweep=False) as other,
-        listening(await s.as_("viewer")) as ear,
+        listening(await s.as_("viewer")) as listener,
     ):
         run = await other.scoped(tenant="acme").create("w", [{"name": "a"}])
-        assert (await ear.frame())["runId"] == run
+        assert (await listener.frame())["runId"] == run
 
 
 async def test_a_burst_does_not_disconnect_a_fast_reader(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed_follower, "QUEUE_BYTES_MAX", 8 * 1024)
     monkeypatch.setattr(feed_follower, "TURN_BYTES", 1024)
     monkeypatch.setattr(feed_follower, "MISSED_ROWS", 7)
-    monkeypatch.setattr(feed_follower, "PAUSE_SECONDS", 1.0)  # so that many commits are read at once
-    async with site(url) as s, listening(await s.as_("viewer")) as ear:
+    monkeypatch.setattr(feed_follower, "PAUSE_SECONDS", 1.0)  # so that one read has many commits
+    async with site(url) as s, listening(await s.as_("viewer")) as listener:
         runs = [await acme(s).create("w", [{"name": "a"}]) for _ in range(100)]
-        assert [(await ear.frame())["runId"] for _ in runs] == runs
-        # 1 is where the feed was opened
+        assert [(await listener.frame())["runId"] for _ in runs] == runs
+        # Position 1 is the start of the feed.
         async with listening(
             await s.as_("viewer"),
-            after=(await s.service.feed.cursors()).encode("acme", 2, 0) if "sqlite" in url else ear.last_id,
+            after=(await s.service.feed.cursors()).encode("acme", 2, 0)
+            if "sqlite" in url
+            else listener.last_id,
         ) as late:
             new = await acme(s).create("w", [{"name": "a"}])
             wanted = [*runs, new] if "sqlite" in url else [new]
@@ -225,30 +229,30 @@ async def test_a_burst_does_not_disconnect_a_fast_reader(url: str, monkeypatch: 
 async def test_a_stream_has_no_events_of_other_tenants(url: str) -> None:
     async with site(url) as s:
         theirs = await s.as_("viewer", tenant="globex")
-        async with listening(theirs) as ear:
+        async with listening(theirs) as listener:
             await work(s, s.engine)
             run = await acme(s, "globex").create("w", [{"name": "a"}])
-            assert (await ear.frame())["runId"] == run
+            assert (await listener.frame())["runId"] == run
 
 
 def number(text: str) -> int:
-    """An id as a reader may look at it: 128 bits."""
+    """An event id as a 128-bit number."""
     return int.from_bytes(urlsafe_b64decode(text + "=="), "big")
 
 
 def check_unrelated(texts: list[str]) -> None:
-    """Nothing of one id is to be seen in another: not in its first characters, its bits, its order, or how far apart they are."""
+    """Check that no id reveals another: not by a common prefix, by its bits, or by the distance between them."""
     numbers = [number(text) for text in texts]
     for one, other in itertools.combinations(range(len(texts)), 2):
-        assert (numbers[one] ^ numbers[other]).bit_length() > 92, "they begin alike"
-        assert 20 <= (numbers[one] ^ numbers[other]).bit_count() <= 108, "their bits are alike"
-        assert abs(numbers[one] - numbers[other]) > 2**88, "they are near each other"
+        assert (numbers[one] ^ numbers[other]).bit_length() > 92, "the ids share a prefix"
+        assert 20 <= (numbers[one] ^ numbers[other]).bit_count() <= 108, "the bits of the ids are similar"
+        assert abs(numbers[one] - numbers[other]) > 2**88, "the ids are close to each other"
     apart = [later - former for former, later in itertools.pairwise(numbers)]
-    assert len(set(apart)) == len(apart), "equal gaps look equal"
+    assert len(set(apart)) == len(apart), "equal distances of positions give equal distances of ids"
 
 
 def test_ids_of_adjacent_events_are_unrelated() -> None:
-    """Also without chance, of which a dead letter's id has none."""
+    """Also without the random part: the id of a dead letter has none."""
     places = FeedCursors(bytes(range(32)))
     in_order = [places.encode("acme", 1_000 + gap, 1) for gap in range(100)]
     check_unrelated(in_order + [places.encode("globex", 1_000 + gap, 1) for gap in range(100)])
@@ -256,21 +260,21 @@ def test_ids_of_adjacent_events_are_unrelated() -> None:
     check_unrelated([places.encode("acme", 1_000, 1, chance) for chance in range(100)])
     check_unrelated([FeedCursors(bytes([key]) * 32).encode("acme", 1_000, 1) for key in range(100)])
     rising = sum(number(one) < number(other) for one, other in itertools.pairwise(in_order))
-    assert 25 <= rising <= 75, "their order is that of the positions"
+    assert 25 <= rising <= 75, "the order of the ids follows the order of the positions"
 
 
 async def test_an_event_id_reveals_nothing_about_other_tenants(url: str) -> None:
-    """Between events of one tenant another one does nothing, a little, or much: the ids do not show it, and each is a place to go on from."""
+    """The ids do not show how many events of other tenants lie between, and a stream can continue from each of them."""
     between = (0, 0, 0, 3, 3, 3, 12, 0)
     async with site(url) as s:
         viewer, theirs = await s.as_("viewer"), await s.as_("viewer", tenant="globex")
         heard: list[tuple[str, str]] = []
-        async with listening(viewer) as ear, listening(theirs) as other:
+        async with listening(viewer) as listener, listening(theirs) as other:
             for count in between:
                 await acme(s).create("w", [{"name": "a"}])
-                run = (await ear.frame())["runId"]
-                assert ear.last_id is not None
-                heard.append((ear.last_id, run))
+                run = (await listener.frame())["runId"]
+                assert listener.last_id is not None
+                heard.append((listener.last_id, run))
                 for _ in range(count):
                     await acme(s, "globex").create("w", [{"name": "a"}])
                     await other.frame()
@@ -279,12 +283,16 @@ async def test_an_event_id_reveals_nothing_about_other_tenants(url: str) -> None
         check_unrelated([text for text, _ in heard])
         mine = [(text, run) for text, run in heard if run]
         for (text, _), (_, following) in itertools.pairwise(mine):
-            async with listening(viewer, after=text) as ear:
-                assert (await ear.frame())["runId"] == following, "it goes on where it was"
-                assert ear.last_id not in dict(heard), "the same place looks different each time"
+            async with listening(viewer, after=text) as listener:
+                assert (await listener.frame())["runId"] == following, "the stream continues after the id"
+                assert listener.last_id not in dict(heard), "the same position gets a new id each time"
         answer = await theirs.get("/events/stream", headers={"Last-Event-ID": mine[0][0]})
-        assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET"), "another tenant's is none"
-        assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), "nor is a position told"
+        assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET"), (
+            "an id of another tenant is unknown"
+        )
+        assert not any(sign.isdigit() for sign in answer.json()["error"]["message"]), (
+            "the message contains no position"
+        )
 
 
 async def test_an_invalid_or_expired_event_id_is_answered(url: str) -> None:
@@ -293,10 +301,10 @@ async def test_an_invalid_or_expired_event_id_is_answered(url: str) -> None:
         for bad in ("x", "1", "1-1", "x" * 21, "x" * 23, "x" * 21 + "!"):
             answer = await viewer.get("/events/stream", headers={"Last-Event-ID": bad})
             assert (answer.status_code, problem(answer)) == (400, "REQUEST_MALFORMED"), bad
-        async with listening(viewer) as ear:
+        async with listening(viewer) as listener:
             await acme(s).create("w", [{"name": "a"}])
-            await ear.frame()
-            place = ear.last_id
+            await listener.frame()
+            place = listener.last_id
             assert place is not None
             places = await s.service.feed.cursors()
             pos, _ = places.decode("acme", place) or (0, 0)
@@ -305,8 +313,8 @@ async def test_an_invalid_or_expired_event_id_is_answered(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET")
             s.engine.store.shift_clock(us(FEED_SECONDS + 60))
             await acme(s).create("w", [{"name": "a"}])
-            await ear.frame()
-            kept = ear.last_id
+            await listener.frame()
+            kept = listener.last_id
         await FeedTrimmer(s.engine.store).once()
         answer = await viewer.get("/events/stream", headers={"Last-Event-ID": place})
         assert (answer.status_code, problem(answer)) == (410, "STREAM_RESET")
@@ -314,9 +322,9 @@ async def test_an_invalid_or_expired_event_id_is_answered(url: str) -> None:
             answer = await viewer.get("/events/stream", params=wrong)
             assert answer.status_code in (400, 422), wrong
             problem(answer)
-        async with listening(viewer, after=kept) as ear:
+        async with listening(viewer, after=kept) as listener:
             run = await acme(s).create("w", [{"name": "a"}])
-            assert (await ear.frame())["runId"] == run
+            assert (await listener.frame())["runId"] == run
 
 
 async def test_a_revoked_key_ends_its_streams_and_no_others(
@@ -326,40 +334,40 @@ async def test_a_revoked_key_ends_its_streams_and_no_others(
     monkeypatch.setattr(feed_follower, "UPKEEP_SECONDS", 0.05)
     async with site(url, key_cache_seconds=0.01) as s:
         text = await s.key("viewer")
-        async with listening(await s.caller(text)) as ear, listening(await s.as_("viewer")) as other:
+        async with listening(await s.caller(text)) as listener, listening(await s.as_("viewer")) as other:
             await acme(s).create("w", [{"name": "a"}])
-            await ear.heard(1)
+            await listener.receive(1)
             [key] = await s.engine.store.read("key_named", "acme", text.split("_")[1])
             assert isinstance(key, ApiKeyRow)
             revoked = msgspec.structs.replace(key, revoked_at=key.created_at + 1)
             await s.identity.put(revoked, AdminChange(tenant="acme", kind="test", actor="test"))
-            await ear.ends()
+            await listener.read_to_end()
             await acme(s).create("w", [{"name": "a"}])
-            await other.heard(2)
+            await other.receive(2)
 
 
 async def test_a_stopping_server_ends_its_streams_first(url: str) -> None:
-    async with site(url, grace_seconds=60.0) as s, listening(await s.as_("viewer")) as ear:
+    async with site(url, grace_seconds=60.0) as s, listening(await s.as_("viewer")) as listener:
         s.service.stopping.set()
-        await ear.ends()
+        await listener.read_to_end()
 
 
 async def test_a_slow_reader_is_disconnected(url: str) -> None:
     async with site(url) as s:
         key = await s.key("viewer")
-        reader, writer = await _by_hand(s, key)
+        reader, writer = await _open_without_reading(s, key)
         async with listening(await s.as_("viewer")) as quick:
             async with asyncio.timeout(SECONDS_MAX):
-                while len(s.service.follower) < 2:  # noqa: ASYNC110 - the server has no event for us
+                while len(s.service.follower) < 2:  # noqa: ASYNC110 - there is no event to wait for
                     await asyncio.sleep(0.01)
             slow = next(one for one in s.service.follower.listeners if one.credential == key.split("_")[1])
             async with asyncio.timeout(SECONDS_MAX):
-                while slow.ended is None:  # as many frames as the sockets' buffers and its queue take
+                while slow.ended is None:  # until the buffers of the sockets and the queue are full
                     slow.put(b":" + b"x" * 60_000 + b"\n\n")
                     await asyncio.sleep(0)
             assert slow.ended == "slow"
             await acme(s).create("w", [{"name": "a"}])
-            assert await quick.heard(1) == STORY[:1]
+            assert await quick.receive(1) == EXPECTED_EVENTS[:1]
             assert len(s.service.follower) == 1
             async with asyncio.timeout(SECONDS_MAX):
                 while await reader.read(65_536):
@@ -367,8 +375,8 @@ async def test_a_slow_reader_is_disconnected(url: str) -> None:
         writer.close()
 
 
-async def _by_hand(s: Site, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A stream over a plain socket, of which nothing is read."""
+async def _open_without_reading(s: Site, key: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a stream over a plain socket and read nothing."""
     address = httpx.URL(s.address)
     reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024)
     writer.write(f"GET /events/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())

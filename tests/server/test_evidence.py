@@ -1,4 +1,4 @@
-"""Evidence over HTTP: listed, taken out, and another tenant's is none."""
+"""Evidence over HTTP: lists, exports, and the separation of tenants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.server.stage import Site, problem, site
 
 
 async def sealed_run(s: Site, folder: Path, *, signed: bool = True) -> tuple[str, Signer]:
-    """A run of acme's that was sealed, in a ledger that was signed for."""
+    """A sealed run of acme, in a ledger with a signed checkpoint."""
     s.engine.runtime.artifacts = ArtifactStore(str(folder / "artifacts"))
     s.engine.runtime.sealing = RunSealer(s.engine.store, s.engine.artifacts, make_key(folder / "seal.key"))
     signer = s.engine.runtime.sealing.signer
@@ -61,7 +61,7 @@ async def test_evidence_is_listed_exported_and_verified(url: str, tmp_path: Path
         asked = base64.urlsafe_b64encode(checkpoint).decode()
         assert (await viewer.get(f"{at}/proof", params={"checkpoint": asked})).content == proof.content
         lines = (await (await s.as_("admin")).get("/audit")).json()["items"]
-        assert [line["kind"] for line in lines].count("evidence.exported") == 1, "the bundle's leaving"
+        assert [line["kind"] for line in lines].count("evidence.exported") == 1, "the export is audited once"
 
 
 async def test_another_tenants_evidence_looks_missing(url: str, tmp_path: Path) -> None:

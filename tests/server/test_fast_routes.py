@@ -1,4 +1,4 @@
-"""The two routes that are answered before the router: their answers, headers and log lines are those of the documented routes."""
+"""The two routes that bypass the router return the answers, headers and log lines of the documented routes."""
 
 import io
 import json
@@ -27,10 +27,10 @@ _RUN_ID = re.compile(r"run_20[0-9-]{8}_[0-9]{6}_[a-z0-9]+")
 
 CREATIONS: dict[str, tuple[bytes, dict[str, str]]] = {
     "good": (GOOD, {}),
-    "good with a request id": (OTHER, {"X-Request-ID": "mine"}),
+    "valid with a request id": (OTHER, {"X-Request-ID": "mine"}),
     "keyed": (GOOD, {"Idempotency-Key": "one"}),
     "replayed": (GOOD, {"Idempotency-Key": "one"}),
-    "another request under the key": (OTHER, {"Idempotency-Key": "one"}),
+    "another request under the same key": (OTHER, {"Idempotency-Key": "one"}),
     "two keys": (GOOD, {"Idempotency-Key": "one", "X-Idempotency-Key": "two"}),
     "an empty key": (GOOD, {"Idempotency-Key": ""}),
     "large": (json.dumps({"workflow": "echo", "input": {"word": "a" * 300_000}}).encode(), {}),
@@ -45,11 +45,11 @@ CREATIONS: dict[str, tuple[bytes, dict[str, str]]] = {
     "half": (GOOD[:20], {}),
     "no UTF-8": (b'{"workflow": "\xff"}', {}),
     "deep": (b'{"workflow": "echo", "input": {"word": ' + b"[" * 5_000 + b"]" * 5_000 + b"}}", {}),
-    "a name twice": (b'{"workflow": "echo", "workflow": "echo"}', {}),
+    "a duplicate name": (b'{"workflow": "echo", "workflow": "echo"}', {}),
     "an unknown field": (b'{"workflow": "echo", "colour": "red"}', {}),
     "an unknown field of the trigger": (b'{"workflow": "echo", "trigger": {"who": "me"}}', {}),
     "a wrong type": (b'{"workflow": "echo", "labels": {"a": 1}}', {}),
-    "a timeout that is none": (b'{"workflow": "echo", "input": {"word": "a"}, "timeout": "soon"}', {}),
+    "an invalid timeout": (b'{"workflow": "echo", "input": {"word": "a"}, "timeout": "soon"}', {}),
     "a time without an offset": (
         b'{"workflow": "echo", "input": {"word": "a"}, "not_before": "2026-02-14T08:00:00"}',
         {},
@@ -57,7 +57,7 @@ CREATIONS: dict[str, tuple[bytes, dict[str, str]]] = {
     "an unknown workflow": (b'{"workflow": "nothing"}', {}),
     "a missing input": (b'{"workflow": "echo"}', {"Idempotency-Key": "unused"}),
     "another content type": (GOOD, {"Content-Type": "text/plain"}),
-    "a cookie from elsewhere": (GOOD, {"Cookie": "tenure_session=x", "Authorization": ""}),
+    "a cookie of another origin": (GOOD, {"Cookie": "tenure_session=x", "Authorization": ""}),
     "no credential": (GOOD, {"Authorization": ""}),
     "a wrong credential": (GOOD, {"Authorization": "Bearer tn_abc_def"}),
     "two queries": (GOOD, {"X-Query": "dry=true"}),
@@ -66,15 +66,15 @@ CREATIONS: dict[str, tuple[bytes, dict[str, str]]] = {
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """What is logged during a test."""
+    """The log of a test."""
     before, stream = structlog.get_config(), io.StringIO()
     configure_logging(stream)
     yield stream
     structlog.configure(**before)
 
 
-class Ways:
-    """One server, asked through the fast routes and through the router alone."""
+class BothRoutes:
+    """One server, called through the fast routes and through the router alone."""
 
     def __init__(self, s: Site, key: str, log: io.StringIO) -> None:
         service = s.service
@@ -82,17 +82,20 @@ class Ways:
         self._key, self._log = key, log
 
     async def ask(
-        self, way: str, method: str, path: str, body: bytes = b"", **headers: str
+        self, variant: str, method: str, path: str, body: bytes = b"", **headers: str
     ) -> dict[str, Any]:
-        """The answer and the lines in the log, without what differs between any two requests."""
+        """The answer and its log lines, without the values that differ between any two requests."""
         query = headers.pop("X-Query", "")
         given = {"Authorization": f"Bearer {self._key}", "Content-Type": "application/json", **headers}
         if not given["Authorization"]:
             del given["Authorization"]
-        for header in ("Idempotency-Key", "X-Request-ID"):  # else the second way would replay the first
-            if way == "documented" and given.get(header):
+        for header in (
+            "Idempotency-Key",
+            "X-Request-ID",
+        ):  # otherwise the second request would replay the first
+            if variant == "documented" and given.get(header):
                 given[header] += "-2"
-        transport: Any = httpx.ASGITransport(self._apps[way])
+        transport: Any = httpx.ASGITransport(self._apps[variant])
         at = self._log.tell()
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             answer = await client.request(method, path, content=body, headers=given, params=query)
@@ -112,7 +115,7 @@ class Ways:
 
 
 def _plain(value: Any) -> Any:
-    """Without ids, times and the marks of the second way."""
+    """The value without ids, times and the suffix `-2` of the second request."""
     if isinstance(value, dict):
         return {
             name: "..." if name in VARYING and item is not None else _plain(item)
@@ -132,20 +135,22 @@ def _documented(service: ServerContext) -> Any:
 
 
 @asynccontextmanager
-async def ways(tmp_path: Path, log: io.StringIO, *roles: str) -> AsyncIterator[tuple[Site, Ways]]:
+async def both_routes(
+    tmp_path: Path, log: io.StringIO, *roles: str
+) -> AsyncIterator[tuple[Site, BothRoutes]]:
     async with site(f"sqlite:{tmp_path / 'site.db'}", log_requests=True) as s:
         await register(s.engine)
-        yield s, Ways(s, await s.key(*roles), log)
+        yield s, BothRoutes(s, await s.key(*roles), log)
 
 
 async def test_the_fast_and_the_documented_route_start_a_run_with_equal_answers_and_logs(
     tmp_path: Path, log: io.StringIO
 ) -> None:
-    async with ways(tmp_path, log, "operator") as (_, both):
+    async with both_routes(tmp_path, log, "operator") as (_, routes):
         statuses = {}
         for name, (body, headers) in CREATIONS.items():
-            fast = await both.ask("fast", "POST", "/runs", body, **headers)
-            documented = await both.ask("documented", "POST", "/runs", body, **headers)
+            fast = await routes.ask("fast", "POST", "/runs", body, **headers)
+            documented = await routes.ask("documented", "POST", "/runs", body, **headers)
             assert fast == documented, name
             statuses[name] = fast["status"]
             [line] = [one for one in fast["log"] if one["event"] == "request"]
@@ -158,18 +163,18 @@ async def test_the_fast_and_the_documented_route_start_a_run_with_equal_answers_
 async def test_the_fast_and_the_documented_route_refuse_a_caller_without_the_role_alike(
     tmp_path: Path, log: io.StringIO
 ) -> None:
-    async with ways(tmp_path, log, "viewer") as (_, both):
-        fast = await both.ask("fast", "POST", "/runs", GOOD)
+    async with both_routes(tmp_path, log, "viewer") as (_, routes):
+        fast = await routes.ask("fast", "POST", "/runs", GOOD)
         assert fast["status"] == 403
-        assert fast == await both.ask("documented", "POST", "/runs", GOOD)
+        assert fast == await routes.ask("documented", "POST", "/runs", GOOD)
 
 
 async def test_the_fast_and_the_documented_route_return_the_same_status(
     tmp_path: Path, log: io.StringIO
 ) -> None:
-    async with ways(tmp_path, log, "viewer") as (s, both):
+    async with both_routes(tmp_path, log, "viewer") as (s, routes):
         run = await begin(await s.as_("operator"))
-        tag = (await both.ask("fast", "GET", f"/runs/{run}/status"))["headers"]["etag"]
+        tag = (await routes.ask("fast", "GET", f"/runs/{run}/status"))["headers"]["etag"]
         asked: list[tuple[str, int, dict[str, str]]] = [
             (f"/runs/{run}/status", 200, {}),
             (f"/runs/{run}/status", 200, {"X-Query": "profile=git-with-intent"}),
@@ -181,9 +186,9 @@ async def test_the_fast_and_the_documented_route_return_the_same_status(
             (f"/runs/{run}/status", 401, {"Authorization": ""}),
         ]
         for path, status, headers in asked:
-            fast = await both.ask("fast", "GET", path, b"", **headers)
+            fast = await routes.ask("fast", "GET", path, b"", **headers)
             assert fast["status"] == status, (path, headers, fast)
-            assert fast == await both.ask("documented", "GET", path, b"", **headers), (path, headers)
+            assert fast == await routes.ask("documented", "GET", path, b"", **headers), (path, headers)
             [line] = [one for one in fast["log"] if one["event"] == "request"]
             known = status != 401
             assert (line["tenant"], line["key_id"] is not None) == ("acme" if known else None, known)

@@ -1,5 +1,5 @@
-"""Behind proxies: where a request comes from is what the trusted ones say, so that a lock-out can neither be dodged nor turned
-on others; and HSTS where somebody came by TLS."""
+"""Behind proxies, the client address comes from trusted proxies only, so that a lock-out can be neither evaded nor aimed at others.
+HSTS is sent to clients that used TLS."""
 
 import ssl
 from pathlib import Path
@@ -12,7 +12,7 @@ from tenure.server.auth import authentication
 from tenure.server.http.forwarded import FORWARDED, address_group, client_address, forwarded_scheme
 from tests.certificates import make_certificate
 from tests.server.stage import Site, problem, site
-from tests.server.test_load_limits import half, sockets, until
+from tests.server.test_load_limits import half_request, sockets, until
 
 MINE, VICTIM, PROXY = "198.51.100.7", "203.0.113.9", "192.0.2.1"
 
@@ -67,7 +67,7 @@ def test_the_client_address_is_counted_from_the_right(
 def test_the_standard_header_is_read_the_same_way(value: str, proxies: int, found: str | None) -> None:
     headers = [(b"x-forwarded-for", VICTIM.encode()), (b"forwarded", value.encode())]
     assert client_address(headers, proxies, FORWARDED) == found
-    assert client_address(headers, 1) == VICTIM, "which of the two is read is set up, not sent"
+    assert client_address(headers, 1) == VICTIM, "a setting, not the request, selects the header that is read"
 
 
 def test_addresses_of_one_machine_count_as_one() -> None:
@@ -92,13 +92,13 @@ async def test_a_lock_out_cannot_be_evaded_or_aimed_at_others(
     monkeypatch.setattr(authentication, "REFUSALS_BURST", 3.0)
     monkeypatch.setattr(authentication, "REFUSALS_PER_SECOND", 0.001)
     async with site(url, behind_proxy=True, trusted_proxies=2) as s:
-        for number in range(3):  # it claims to be the victim, and another one each time
+        for number in range(3):  # each request claims to come from the victim, and from a different address
             answer = await _guess(s, number, f"{VICTIM}, 203.0.113.{number}, {MINE}, {PROXY}")
             assert answer.status_code == 401
         dodging = await _guess(s, 10, f"203.0.113.77, {MINE}, {PROXY}")
         assert (dodging.status_code, problem(dodging)) == (429, "RATE_LIMITED")
         assert (await _guess(s, 11, f"{VICTIM}, {PROXY}")).status_code == 401, "the victim is not locked out"
-        assert (await _guess(s, 12, "not an address")).status_code == 401, "nor whoever it came through"
+        assert (await _guess(s, 12, "not an address")).status_code == 401, "the proxy is not locked out"
 
 
 async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path: Path) -> None:
@@ -111,13 +111,13 @@ async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path
         key = await s.key("operator")
         async with sockets(s, 5) as held:
             for one in held[:2]:
-                await one.send(half(key, x_forwarded_for=f"{VICTIM}, {MINE}"))
+                await one.send(half_request(key, x_forwarded_for=f"{VICTIM}, {MINE}"))
             await until(lambda: s.service.load.half_sent == 2)
-            await held[2].send(half(key, x_forwarded_for=MINE))
+            await held[2].send(half_request(key, x_forwarded_for=MINE))
             assert (await held[2].answer())[0] == 429
-            await held[3].send(half(key, x_forwarded_for=VICTIM))
+            await held[3].send(half_request(key, x_forwarded_for=VICTIM))
             await until(lambda: s.service.load.half_sent == 3)
-            await held[4].send(half(key, x_forwarded_for=MINE))
+            await held[4].send(half_request(key, x_forwarded_for=MINE))
             assert (await held[4].answer())[0] == 429
         await until(lambda: not s.service.load._connections_of and not s.service.load._half_sent_of)
 
@@ -126,7 +126,7 @@ async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("settings", "headers", "told"),
+    ("settings", "headers", "expected"),
     [
         ({}, {}, False),
         ({}, {"X-Forwarded-Proto": "https"}, False),
@@ -136,13 +136,13 @@ async def test_half_sent_bodies_behind_a_proxy_count_against_the_client(tmp_path
     ],
 )
 async def test_hsts_is_sent_to_clients_that_used_tls(
-    tmp_path: Path, settings: dict[str, Any], headers: dict[str, str], told: bool
+    tmp_path: Path, settings: dict[str, Any], headers: dict[str, str], expected: bool
 ) -> None:
     async with site(f"sqlite:{tmp_path}/site.db", **settings) as s:
         for path in ("/healthz", "/runs", "/nowhere"):
             answer = await (await s.caller()).get(path, headers=headers)
-            assert ("strict-transport-security" in answer.headers) == told
-            if told:
+            assert ("strict-transport-security" in answer.headers) == expected
+            if expected:
                 assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
 

@@ -1,4 +1,4 @@
-"""GitHub's webhooks: who may tell us, what is the same thing told twice, and what becomes of it."""
+"""GitHub's webhooks: signatures, deduplication, and rules."""
 
 import asyncio
 import json
@@ -32,8 +32,8 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OTHER_NAME, OTHER_SECRET)
 
 
-async def ours(s: Site, *rules: dict[str, Any], **more: Any) -> GitHub:
-    """A hook for pull requests of `review`, and GitHub."""
+async def make_github(s: Site, *rules: dict[str, Any], **more: Any) -> GitHub:
+    """Create a hook (by default for pull requests) and return its sender."""
     await register(s)
     hook = await make_hook(s, "github", *(rules or (PR_RULE,)), **more)
     return GitHub(s, hook["id"])
@@ -51,7 +51,7 @@ def outcome(answer: httpx.Response) -> tuple[int, str]:
 async def test_a_pull_request_starts_the_run_of_its_rule(url: str) -> None:
     async with site(url) as s:
         await s.person("olga", "admin")
-        github = await ours(s, owner="olga")
+        github = await make_github(s, owner="olga")
         answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
         assert outcome(answer) == (201, "done")
         run = (await (await s.as_("viewer")).get(answer.headers["location"])).json()
@@ -79,7 +79,7 @@ async def test_fifty_deliveries_of_one_webhook_start_one_run_and_a_forged_one_no
     url: str,
 ) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         forged = await github.deliver("pull_request", pull_request(7), delivery="d-1", secret="guessed")
         assert (forged.status_code, problem(forged)) == (401, "SIGNATURE_INVALID")
         answers = await asyncio.gather(
@@ -96,7 +96,7 @@ async def test_fifty_deliveries_of_one_webhook_start_one_run_and_a_forged_one_no
 )
 async def test_a_delivery_with_a_wrong_signature_is_not_recorded(url: str, signature: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         before = await contents(url)
         headers = {"X-Hub-Signature-256": signature.encode("latin-1")}
         answer = await github.deliver("pull_request", pull_request(7), headers=headers)
@@ -107,7 +107,7 @@ async def test_a_delivery_with_a_wrong_signature_is_not_recorded(url: str, signa
 
 async def test_a_body_changed_after_signing_is_refused(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         raw = json.dumps(pull_request(7)).encode()
         good = await github.deliver("pull_request", raw)
         signature = good.request.headers["x-hub-signature-256"]
@@ -121,7 +121,7 @@ async def test_a_body_changed_after_signing_is_refused(url: str) -> None:
 
 async def test_during_a_rotation_both_secrets_are_valid(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         admin = await s.as_("admin")
         hook = (await admin.get(f"/hooks/{github.hook_id}")).json()
         text = {"name": hook["name"], "rules": hook["rules"]}
@@ -141,13 +141,13 @@ async def test_a_hook_with_an_unreadable_secret_refuses_everything(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         monkeypatch.delenv(SECRET_NAME)
         before = await contents(url)
         answer = await github.deliver("pull_request", pull_request(7))
         assert (answer.status_code, problem(answer)) == (500, "SECRET_UNAVAILABLE")
         assert SECRET_NAME not in answer.text
-        monkeypatch.setenv(SECRET_NAME, "")  # an empty secret would be everybody's
+        monkeypatch.setenv(SECRET_NAME, "")  # everybody could sign with an empty secret
         assert (
             problem(await github.deliver("pull_request", pull_request(7), secret="x")) == "SECRET_UNAVAILABLE"
         )
@@ -156,7 +156,7 @@ async def test_a_hook_with_an_unreadable_secret_refuses_everything(
 
 async def test_unknown_disabled_and_mismatched_hooks_look_the_same(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s, disabled=True)
+        github = await make_github(s, disabled=True)
         other = await make_hook(s, "generic")
         bodies = []
         for hook_id in (github.hook_id, other["id"], "hk_nobody"):
@@ -171,7 +171,7 @@ async def test_unknown_disabled_and_mismatched_hooks_look_the_same(url: str) -> 
 async def test_the_tenant_comes_from_the_hook_not_from_the_payload(url: str) -> None:
     async with site(url) as s:
         await s.tenant("globex")
-        github = await ours(s)
+        github = await make_github(s)
         answer = await github.deliver("pull_request", pull_request(7, tenant="globex"))
         assert [answer.json()["run_id"]] == await runs(s)
         assert await runs(s, "globex") == []
@@ -179,7 +179,7 @@ async def test_the_tenant_comes_from_the_hook_not_from_the_payload(url: str) -> 
 
 async def test_a_ping_is_answered_and_unmatched_events_are_ignored(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         assert outcome(await github.deliver("ping", {"zen": "Keep it logically awesome."})) == (
             200,
             "ignored",
@@ -197,7 +197,7 @@ async def test_a_ping_is_answered_and_unmatched_events_are_ignored(url: str) -> 
 
 async def test_a_signed_but_unreadable_body_is_refused_and_not_recorded(url: str) -> None:
     async with site(url, hook_body_bytes_max=2_000) as s:
-        github = await ours(s)
+        github = await make_github(s)
         before = await contents(url)
         for body in (b"{", b"[]", b"\xff", b'{"a": NaN}', b"[" * 1_500):
             answer = await github.deliver("pull_request", body)
@@ -212,7 +212,7 @@ async def test_a_signed_but_unreadable_body_is_refused_and_not_recorded(url: str
 
 async def test_a_form_encoded_delivery_is_read_as_json(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         answer = await github.deliver(
             "pull_request",
             urlencode({"payload": json.dumps(pull_request(9))}).encode(),
@@ -221,13 +221,13 @@ async def test_a_form_encoded_delivery_is_read_as_json(url: str) -> None:
         assert outcome(answer) == (201, "done")
 
 
-# ------------------------------------------------------------------------------------- the same thing twice
+# ------------------------------------------------------------------------------------- deduplication
 
 
 @pytest.mark.clause("DCI-16")
 async def test_the_same_bytes_under_another_delivery_id_are_a_repeat_for_a_day(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s, {"workflow": "review"})
+        github = await make_github(s, {"workflow": "review"})
         body = {"no": "pull request"}
         first = await github.deliver("issues", body, delivery="d-1")
         s.engine.store.shift_clock(us(23 * 3600))
@@ -247,7 +247,7 @@ async def test_the_same_bytes_under_another_delivery_id_are_a_repeat_for_a_day(u
 @pytest.mark.clause("DCI-16")
 async def test_a_pull_request_event_sent_twice_within_five_seconds_starts_one_run(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         first = await github.deliver("pull_request", pull_request(7, sender="a"))
         same = await github.deliver("pull_request", pull_request(7, sender="b"))
         assert (same.status_code, same.json()["run_id"]) == (200, first.json()["run_id"])
@@ -263,7 +263,7 @@ async def test_a_pull_request_event_sent_twice_within_five_seconds_starts_one_ru
 @pytest.mark.clause("GWI-13")
 async def test_a_hook_may_deduplicate_by_pull_request_and_event_type_alone(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s, settings={"same_pr_within_5s": True})
+        github = await make_github(s, settings={"same_pr_within_5s": True})
         first = await github.deliver("pull_request", pull_request(7))
         pushed = await github.deliver("pull_request", pull_request(7, action="synchronize", head="beef"))
         assert (pushed.status_code, pushed.json()["run_id"]) == (200, first.json()["run_id"])
@@ -272,7 +272,7 @@ async def test_a_hook_may_deduplicate_by_pull_request_and_event_type_alone(url: 
 
 async def test_a_push_sent_twice_starts_one_run(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s, {"workflow": "review"})
+        github = await make_github(s, {"workflow": "review"})
         push = {"ref": "refs/heads/main", "after": "c0ffee", "repository": {"full_name": "octo/widgets"}}
         first = await github.deliver("push", {**push, "pusher": "a"})
         again = await github.deliver("push", {**push, "pusher": "b"})
@@ -283,7 +283,7 @@ async def test_a_push_sent_twice_starts_one_run(url: str) -> None:
 @pytest.mark.clause("GWI-15")
 async def test_a_redelivery_finds_its_run_after_all_records_have_expired(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         first = await github.deliver("pull_request", pull_request(7), delivery="d-1")
         for days, kept in ((2, 1), (31, 0)):
             s.engine.store.shift_clock(us(days * 86_400))
@@ -303,7 +303,7 @@ async def test_a_redelivery_finds_its_run_after_all_records_have_expired(url: st
 async def test_a_newer_push_supersedes_the_older_run_of_its_pull_request(url: str) -> None:
     rule = {**PR_RULE, "concurrency_key": "pr-${{ body.pull_request.number }}", "supersede": True}
     async with site(url) as s:
-        github = await ours(s, rule)
+        github = await make_github(s, rule)
         old = (await github.deliver("pull_request", pull_request(7))).json()["run_id"]
         new = (
             await github.deliver("pull_request", pull_request(7, action="synchronize", head="beef"))
@@ -318,7 +318,7 @@ async def test_a_newer_push_supersedes_the_older_run_of_its_pull_request(url: st
 
 async def test_an_expression_without_a_value_fails_only_its_delivery(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s, {"when": "body.nothing.here == 1", "workflow": "review"})
+        github = await make_github(s, {"when": "body.nothing.here == 1", "workflow": "review"})
         answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
         assert outcome(answer) == (200, "failed")
         assert "there is no 'nothing'" in answer.json()["note"]
@@ -328,7 +328,7 @@ async def test_an_expression_without_a_value_fails_only_its_delivery(url: str) -
 @pytest.mark.clause("GWI-12")
 async def test_a_failed_delivery_may_be_redelivered_up_to_three_attempts(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s, {"workflow": "unheard-of"})
+        github = await make_github(s, {"workflow": "unheard-of"})
         for attempts in (1, 2, 3, 3):
             answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
             assert outcome(answer) == (200, "failed")
@@ -350,7 +350,7 @@ async def test_a_rule_may_signal_a_run(url: str) -> None:
         engine = s.engine.scoped(tenant="acme")
         run = await engine.create("w", [{"name": "a", "kind": "wait", "wait": {"event": "reviewed"}}])
         others = await s.engine.scoped(tenant="globex").create("w", [{"name": "a"}])
-        github = await ours(s, rule)
+        github = await make_github(s, rule)
         for _ in range(2):
             answer = await github.deliver("x", {"run": run, "by": "eve"}, delivery="d-1")
             assert answer.json()["run_id"] == run
@@ -363,7 +363,7 @@ async def test_a_rule_may_signal_a_run(url: str) -> None:
 async def test_runs_over_the_rate_of_the_tenant_start_later(url: str) -> None:
     async with site(url) as s:
         await s.engine.put_caps([Cap("acme", "", max_runs_per_min=1)])
-        github = await ours(s)
+        github = await make_github(s)
         made = [(await github.deliver("pull_request", pull_request(n))).json()["run_id"] for n in range(1, 4)]
         assert sorted(await runs(s)) == sorted(made)
         engine = s.engine.scoped(tenant="acme")

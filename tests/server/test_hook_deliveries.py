@@ -1,4 +1,4 @@
-"""Deliveries: taken down and answered at once, carried out once whoever crashes, looked at and replayed."""
+"""Deliveries: recorded and answered immediately, processed once despite crashes, listed and replayed."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_NAME, SECRET)
 
 
-async def ours(s: Site, *rules: dict[str, Any]) -> GitHub:
+async def make_github(s: Site, *rules: dict[str, Any]) -> GitHub:
     await register(s)
     hook = await make_hook(s, "github", *(rules or (PR_RULE,)))
     return GitHub(s, hook["id"])
@@ -41,8 +41,8 @@ async def delivery(s: Site, hook_id: str, name: str = "d-1") -> dict[str, Any]:
     return found
 
 
-async def settled(s: Site, hook_id: str, name: str = "d-1") -> dict[str, Any]:
-    """A delivery once it is done with."""
+async def wait_until_processed(s: Site, hook_id: str, name: str = "d-1") -> dict[str, Any]:
+    """Wait until a delivery is processed."""
     while (found := await delivery(s, hook_id, name))["status"] == "received":  # noqa: ASYNC110 - another task's work
         await asyncio.sleep(0.01)
     return found
@@ -52,8 +52,8 @@ async def runs(s: Site) -> list[str]:
     return [run.id for run in await s.engine.scoped(tenant="acme").runs.list(limit=200)]
 
 
-async def take_only(s: Site, hook_id: str, body: bytes) -> None:
-    """The first half of a delivery, by a process that dies right after its commit."""
+async def record_only(s: Site, hook_id: str, body: bytes) -> None:
+    """Record a delivery as a process that dies right after the commit."""
     headers = {
         "x-github-delivery": "d-1",
         "x-github-event": "pull_request",
@@ -67,10 +67,10 @@ async def take_only(s: Site, hook_id: str, body: bytes) -> None:
 
 async def test_the_response_to_a_delivery_does_not_wait_for_the_work(url: str) -> None:
     async with site(url, hook_answer_seconds=0) as s:
-        github = await ours(s)
+        github = await make_github(s)
         answer = await github.deliver("pull_request", pull_request(7), delivery="d-1")
         assert (answer.status_code, answer.json()["status"]) == (202, "received")
-        assert (await settled(s, github.hook_id))["run_id"] == (await runs(s))[0]
+        assert (await wait_until_processed(s, github.hook_id))["run_id"] == (await runs(s))[0]
 
 
 @pytest.mark.clause("GWI-11")
@@ -78,19 +78,19 @@ async def test_the_response_to_a_delivery_does_not_wait_for_the_work(url: str) -
 @pytest.mark.clause("GOV-11")
 async def test_the_delivery_of_a_dead_process_is_taken_over_after_its_lock_expires(url: str) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
-        github = await ours(s)
+        github = await make_github(s)
         first = await github.deliver("ping", pull_request(7))
-        await take_only(s, github.hook_id, first.request.content)
+        await record_only(s, github.hook_id, first.request.content)
         again = await github.deliver("pull_request", first.request.content, delivery="d-1")
         assert (again.status_code, again.json()["status"], again.json()["run_id"]) == (202, "received", None)
         [record] = await s.engine.store.read("key_record", "acme", "github_webhook", "github:d-1")
         assert (record.status, record.attempts, record.response) == ("processing", 1, None)
         assert record.lock_expires_at == record.created_at + us(300)
         await s.service.intake.look()
-        assert await runs(s) == []  # it is still somebody's
+        assert await runs(s) == []  # the lock of the dead process still holds
         s.engine.store.shift_clock(us(301))
         await s.service.intake.look()
-        done = await settled(s, github.hook_id)
+        done = await wait_until_processed(s, github.hook_id)
         assert [done["run_id"]] == await runs(s)
         [record] = await s.engine.store.read("key_record", "acme", "github_webhook", "github:d-1")
         assert (record.status, record.attempts, record.lock_expires_at) == ("completed", 2, None)
@@ -100,9 +100,9 @@ async def test_the_delivery_of_a_dead_process_is_taken_over_after_its_lock_expir
 
 async def test_a_redelivery_takes_over_an_abandoned_delivery(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         first = await github.deliver("ping", pull_request(7))
-        await take_only(s, github.hook_id, first.request.content)
+        await record_only(s, github.hook_id, first.request.content)
         s.engine.store.shift_clock(us(301))
         answer = await github.deliver("pull_request", first.request.content, delivery="d-1")
         assert answer.json()["run_id"] in await runs(s)
@@ -114,7 +114,7 @@ async def test_a_crash_between_run_and_delivery_record_starts_no_second_run(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
-        github = await ours(s)
+        github = await make_github(s)
         deliveries = s.service.intake.deliveries
 
         async def dies(*_args: Any, **_more: Any) -> Any:
@@ -127,13 +127,13 @@ async def test_a_crash_between_run_and_delivery_record_starts_no_second_run(
             assert answer.status_code == 202
             while not (made := await runs(s)):  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
-        changed = {**PR_RULE, "input": {"pr": 0}}  # even if the rules say something else by then
+        changed = {**PR_RULE, "input": {"pr": 0}}  # even if the rules have changed since
         hook = (await (await s.as_("admin")).get(f"/hooks/{github.hook_id}")).json()
         text = {"name": "n", "secrets": hook["secrets"], "rules": [changed], "revision": 1}
         assert (await (await s.as_("admin")).put(f"/hooks/{github.hook_id}", json=text)).status_code == 200
         s.engine.store.shift_clock(us(301))
         await s.service.intake.look()
-        assert (await settled(s, github.hook_id))["run_id"] == made[0]
+        assert (await wait_until_processed(s, github.hook_id))["run_id"] == made[0]
         assert await runs(s) == made
 
 
@@ -141,7 +141,7 @@ async def test_a_delivery_that_cannot_be_carried_out_now_is_retried_later(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
-        github = await ours(s)
+        github = await make_github(s)
 
         async def full(*_asked: Any) -> Any:
             raise TenureError("QUEUE_FULL")
@@ -154,14 +154,14 @@ async def test_a_delivery_that_cannot_be_carried_out_now_is_retried_later(
                 await asyncio.sleep(0.01)
         s.engine.store.shift_clock(us(2))
         await s.service.intake.look()
-        assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)
+        assert [(await wait_until_processed(s, github.hook_id))["run_id"]] == await runs(s)
 
 
 async def test_rules_are_evaluated_later_if_the_thread_pool_is_full(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
-        github = await ours(s)
+        github = await make_github(s)
         refused: list[Any] = []
 
         async def full(function: Any, *_given: Any) -> Any:
@@ -174,28 +174,28 @@ async def test_rules_are_evaluated_later_if_the_thread_pool_is_full(
             assert (answer.status_code, answer.json()["status"]) == (202, "received")
             while "SERVER_BUSY" not in (await delivery(s, github.hook_id))["note"]:  # noqa: ASYNC110 - another task's work
                 await asyncio.sleep(0.01)
-            assert refused == [intake._match], "the rules were"
+            assert refused == [intake._match], "the evaluation of the rules was refused"
         s.engine.store.shift_clock(us(2))
         await s.service.intake.look()
-        assert [(await settled(s, github.hook_id))["run_id"]] == await runs(s)
+        assert [(await wait_until_processed(s, github.hook_id))["run_id"]] == await runs(s)
 
 
-async def dies_with_it(s: Site, after_seconds: int) -> None:
-    """A process takes up what was left, and dies before it has done anything."""
+async def take_over_and_die(s: Site, after_seconds: int) -> None:
+    """Take over an abandoned delivery as a process that dies before it does anything."""
     s.engine.store.shift_clock(us(after_seconds))
     [left] = await s.service.intake.deliveries.list_abandoned(9)
     assert await s.service.intake.deliveries.take_over("github", left) is not None
 
 
 async def test_a_delivery_that_keeps_crashing_its_process_is_set_aside(url: str) -> None:
-    """The try is counted before it begins, so that a crash counts; nobody carries it out any more, until people say so."""
+    """An attempt is counted before it begins, so that a crash counts. Only a person can replay a delivery that was set aside."""
     async with site(url, hook_answer_seconds=20) as s:
-        github = await ours(s)
+        github = await make_github(s)
         ping = await github.deliver("ping", pull_request(7))
         await s.service.intake.stop()
-        await take_only(s, github.hook_id, ping.request.content)
+        await record_only(s, github.hook_id, ping.request.content)
         for n in (1, 2, 3):
-            await dies_with_it(s, 301 * n)
+            await take_over_and_die(s, 301 * n)
         s.engine.store.shift_clock(us(301 * 4))
         await s.service.intake.look()
         found = await delivery(s, github.hook_id)
@@ -204,7 +204,7 @@ async def test_a_delivery_that_keeps_crashing_its_process_is_set_aside(url: str)
         assert await runs(s) == []
         text = (await (await s.caller(await s.operator_key())).get("/metrics")).text
         assert "tenure_deliveries_set_aside_total 1.0" in text
-        for name in ("d-1", "d-2"):  # the same again, and the same bytes under another id
+        for name in ("d-1", "d-2"):  # the same delivery, and the same bytes under another id
             again = await github.deliver("pull_request", ping.request.content, delivery=name)
             assert (again.status_code, again.json()["status"]) == (200, "set_aside"), again.text
         s.engine.store.shift_clock(us(7_200))
@@ -218,10 +218,10 @@ async def test_a_delivery_that_keeps_crashing_its_process_is_set_aside(url: str)
 
 async def test_a_delivery_that_keeps_failing_is_set_aside(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(url, hook_answer_seconds=20) as s:
-        github = await ours(s)
+        github = await make_github(s)
         ping = await github.deliver("ping", pull_request(7))
         await s.service.intake.stop()
-        await take_only(s, github.hook_id, ping.request.content)
+        await record_only(s, github.hook_id, ping.request.content)
 
         async def full(*_asked: Any) -> Any:
             raise TenureError("QUEUE_FULL")
@@ -243,11 +243,11 @@ async def test_a_delivery_that_keeps_failing_is_set_aside(url: str, monkeypatch:
 )
 async def test_a_rule_that_costs_too_much_fails_only_its_delivery(url: str, text: str) -> None:
     async with site(url, hook_answer_seconds=20) as s:
-        github = await ours(s, {**PR_RULE, "when": text})
-        told = await github.deliver("pull_request", {"list": ["a"] * 5_000})
-        assert told.json()["status"] == "failed", told.text
-        assert "EXPRESSION_FAILED" in told.json()["note"]
-        assert "too much" in told.json()["note"]
+        github = await make_github(s, {**PR_RULE, "when": text})
+        answer = await github.deliver("pull_request", {"list": ["a"] * 5_000})
+        assert answer.json()["status"] == "failed", answer.text
+        assert "EXPRESSION_FAILED" in answer.json()["note"]
+        assert "too much" in answer.json()["note"]
 
 
 async def test_a_rule_that_can_never_match_is_refused(url: str) -> None:
@@ -268,7 +268,7 @@ async def test_a_rule_that_can_never_match_is_refused(url: str) -> None:
 @pytest.mark.clause("DCI-16")
 async def test_two_servers_start_one_run_for_one_webhook(url: str) -> None:
     async with site(url) as one, site(url) as two:
-        here = await ours(one)
+        here = await make_github(one)
         there = GitHub(two, here.hook_id)
         sent = [
             side.deliver("pull_request", pull_request(7), delivery=f"d-{n % 2}")  # two ids, the same bytes
@@ -282,7 +282,7 @@ async def test_two_servers_start_one_run_for_one_webhook(url: str) -> None:
 
 async def test_deliveries_are_paged_newest_first(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         for n in range(5):
             await github.deliver("pull_request", pull_request(n, action="closed"), delivery=f"d-{n}")
         viewer, where = await s.as_("viewer"), f"/hooks/{github.hook_id}/deliveries"
@@ -305,14 +305,14 @@ async def test_deliveries_are_paged_newest_first(url: str) -> None:
 
 async def test_a_repeat_during_processing_shows_the_run_later(url: str) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
-        github = await ours(s)
+        github = await make_github(s)
         first = await github.deliver("ping", pull_request(7))
-        await take_only(s, github.hook_id, first.request.content)
+        await record_only(s, github.hook_id, first.request.content)
         repeat = await github.deliver("pull_request", first.request.content, delivery="d-2")
         assert (repeat.status_code, repeat.json()["duplicate"]) == (202, True)
         s.engine.store.shift_clock(us(301))
         await s.service.intake.look()
-        done = await settled(s, github.hook_id)
+        done = await wait_until_processed(s, github.hook_id)
         shown = await delivery(s, github.hook_id, "d-2")
         assert (shown["status"], shown["run_id"]) == ("duplicate", done["run_id"])
 
@@ -322,7 +322,7 @@ async def test_a_repeat_during_processing_shows_the_run_later(url: str) -> None:
 
 async def test_a_replay_starts_a_new_run_under_a_new_key_and_is_audited(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         first = (await github.deliver("pull_request", pull_request(7), delivery="d-1")).json()["run_id"]
         operator, where = await s.as_("operator"), f"/hooks/{github.hook_id}/deliveries/d-1/replay"
         made = [(await operator.post(where)).json() for _ in range(2)]
@@ -343,7 +343,7 @@ async def test_a_replay_starts_a_new_run_under_a_new_key_and_is_audited(url: str
 
 async def test_a_replay_under_an_idempotency_key_runs_once(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         await github.deliver("pull_request", pull_request(7), delivery="d-1")
         operator, where = await s.as_("operator"), f"/hooks/{github.hook_id}/deliveries/d-1/replay"
         answers = [await operator.post(where, headers={"Idempotency-Key": "once"}) for _ in range(2)]
@@ -354,7 +354,7 @@ async def test_a_replay_under_an_idempotency_key_runs_once(url: str) -> None:
 
 async def test_a_replay_uses_the_current_rules(url: str) -> None:
     async with site(url) as s:
-        github = await ours(s, {"when": "body.nothing == 1", "workflow": "review"})
+        github = await make_github(s, {"when": "body.nothing == 1", "workflow": "review"})
         failed = await github.deliver("pull_request", pull_request(7), delivery="d-1")
         assert failed.json()["status"] == "failed"
         admin = await s.as_("admin")
@@ -367,7 +367,7 @@ async def test_a_replay_uses_the_current_rules(url: str) -> None:
 
 async def test_no_secret_is_in_any_table_or_in_the_log(url: str, capfd: pytest.CaptureFixture[str]) -> None:
     async with site(url) as s:
-        github = await ours(s)
+        github = await make_github(s)
         await github.deliver("pull_request", pull_request(7), delivery="d-1")
         await github.deliver("pull_request", pull_request(8), secret="wrong")
         assert SECRET not in repr(await contents(url))

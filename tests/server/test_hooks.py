@@ -1,4 +1,4 @@
-"""Hooks, made and changed by admins."""
+"""Hooks over HTTP: admins create and change them."""
 
 from typing import Any
 

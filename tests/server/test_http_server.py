@@ -1,4 +1,4 @@
-"""How a server begins, is ready, loses its database and finds it again, and ends."""
+"""The life of a server: start, readiness, loss of the database, recovery, stop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,11 +16,11 @@ from tests.server.stage import problem, site
 from tests.server.workflows import begin, echo, patient, register
 
 
-class Cable(TcpProxy):
-    """A wire that can be pulled out, and put in again at the same place."""
+class BreakableProxy(TcpProxy):
+    """A proxy that can be disconnected, and reconnected at the same address."""
 
-    async def pull(self) -> None:
-        """Nobody gets through any more, and whoever was connected is cut off."""
+    async def disconnect(self) -> None:
+        """Cut all connections and refuse new ones."""
         assert self._server is not None
         self.at = self._server.sockets[0].getsockname()
         self._server.close()
@@ -28,8 +28,8 @@ class Cable(TcpProxy):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def put_in(self) -> None:
-        """Everybody gets through again."""
+    async def reconnect(self) -> None:
+        """Accept connections again."""
         host, port = self.at
 
         def carry(near: asyncio.StreamReader, near_end: asyncio.StreamWriter) -> None:
@@ -43,8 +43,8 @@ class Cable(TcpProxy):
 async def until(
     fits: Callable[[httpx.Response], bool], ask: Callable[[], Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Ask until the answer fits; the test's guard ends what never does."""
-    while not fits(answer := await ask()):  # noqa: ASYNC110 - as anybody who looks from outside
+    """Repeat a request until its answer satisfies `fits`. The time limit of the test ends an endless wait."""
+    while not fits(answer := await ask()):  # noqa: ASYNC110 - polls as an external client does
         await asyncio.sleep(0.05)
     return answer
 
@@ -52,21 +52,21 @@ async def until(
 @pytest.mark.guard_seconds(120)
 async def test_a_server_without_its_database_reports_it_and_recovers(postgres_dsn: str) -> None:
     """Failure 8."""
-    async with Cable(postgres_dsn).serve() as wire, site(wire.dsn) as s:
-        assert isinstance(wire, Cable)
+    async with BreakableProxy(postgres_dsn).serve() as wire, site(wire.dsn) as s:
+        assert isinstance(wire, BreakableProxy)
         await register(s.engine, echo)
         caller = await s.as_("operator", "viewer")
         run = await begin(caller)
         assert (await caller.get("/readyz")).status_code == 200
-        await wire.pull()
+        await wire.disconnect()
         answer = await until(lambda a: a.status_code != 200, lambda: caller.get("/readyz"))
         assert (answer.status_code, problem(answer)) == (503, "NOT_READY")
-        assert (await caller.get("/healthz")).status_code == 200, "the process itself is well"
+        assert (await caller.get("/healthz")).status_code == 200, "the process itself is healthy"
         answer = await caller.get(f"/runs/{run}")
         assert (answer.status_code, problem(answer)) == (502, "UPSTREAM_UNAVAILABLE")
         assert answer.json()["error"]["retryable"] is True
         await until(lambda a: "tenure_store_up 0.0" in a.text, lambda: caller.get("/metrics"))
-        await wire.put_in()
+        await wire.reconnect()
         await until(lambda a: a.status_code == 200, lambda: caller.get("/readyz"))
         answer = await until(lambda a: a.status_code == 200, lambda: caller.get(f"/runs/{run}"))
         assert answer.json()["id"] == run

@@ -1,4 +1,4 @@
-"""Requests under a key: done once, and answered the same however often they come."""
+"""Requests under a key are executed once, and every repeat gets the same answer."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ async def post(caller: httpx.AsyncClient, key: str, body: Any = ECHO, path: str 
 
 
 async def record_of(s: Site, key: str) -> IdempotencyRow | None:
-    """The record of a key of the one client there is."""
+    """The record of a key. The test has one client only."""
     [client] = await s.engine.store.read("clients_before", ACME, 1 << 60, "", 9)
     return await s.service.keys.find(ACME, "api", f"api:{client.id}:{key}")
 
@@ -127,7 +127,7 @@ async def test_a_key_used_for_another_kind_of_request_creates_no_run(url: str) -
         assert (answer.status_code, problem(answer)) == (422, "IDEMPOTENCY_KEY_REUSED")
         assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 1
         s.engine.store.shift_clock(24 * HOUR)
-        assert (await post(operator, "k")).status_code == 201, "its time has passed, and it had made no run"
+        assert (await post(operator, "k")).status_code == 201, "the record has expired, and it created no run"
 
 
 @pytest.mark.clause("GWI-08")
@@ -177,7 +177,7 @@ async def test_a_call_without_a_key_is_never_deduplicated(url: str) -> None:
 
 
 @pytest.mark.clause("GWI-08")
-async def test_keys_belong_to_the_client_whatever_credential_it_uses(url: str) -> None:
+async def test_keys_belong_to_the_client_under_any_of_its_credentials(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         first = await post(await s.as_("operator"), "k")
@@ -219,7 +219,7 @@ async def test_a_key_names_its_run_even_after_it_was_deleted(url: str) -> None:
         engine = s.engine.scoped(tenant=ACME)
         await engine.cancel(run)
         await engine.runs.delete(run)
-        assert (await post(operator, "k")).json()["id"] == run, "its answer is still kept"
+        assert (await post(operator, "k")).json()["id"] == run, "the answer is still recorded"
         s.engine.store.shift_clock(25 * HOUR)
         answer = await post(operator, "k")
         assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_EXPIRED")
@@ -237,7 +237,7 @@ async def test_a_replay_is_answered_even_if_the_request_would_now_be_refused(url
             "/workflows/echo", content=text, headers={"Content-Type": "application/yaml"}
         )
         assert put.status_code == 201, put.text
-        assert (await post(operator, "other")).status_code == 422, "the newest takes other inputs"
+        assert (await post(operator, "other")).status_code == 422, "the newest version has other inputs"
         again = await post(operator, "k")
         assert (again.status_code, again.content) == (201, first.content)
         assert again.headers["idempotency-replayed"] == "true"
@@ -283,7 +283,7 @@ async def test_only_the_holder_of_a_record_writes_its_outcome(url: str) -> None:
     async with site(url) as s:
         keys, wanted = s.service.keys, KeyedRequest(tenant=ACME, source="api", name="k", hash=b"h")
         slow = await keys.begin(wanted)
-        s.engine.store.shift_clock(HOUR)  # longer than a lock lasts
+        s.engine.store.shift_clock(HOUR)  # longer than the lock
         quick = await keys.begin(wanted)
         assert isinstance(slow, HeldRecord)
         assert isinstance(quick, HeldRecord)
@@ -297,11 +297,11 @@ async def test_only_the_holder_of_a_record_writes_its_outcome(url: str) -> None:
         assert (found.status, found.response, found.attempts) == ("completed", b"ours", 2)
 
 
-# ---------------------------------------------------------------------------- what is not one commit
+# ---------------------------------------------------------------------------- requests that take more than one commit
 
 
-async def waiting(s: Site, operator: httpx.AsyncClient) -> str:
-    """A run that waits for news, longer than these tests let the clock jump."""
+async def start_waiting_run(s: Site, operator: httpx.AsyncClient) -> str:
+    """Start a run that waits for the event `news`, longer than these tests shift the clock."""
     await register(s.engine)
     run = await begin(operator, workflow="patient", input={}, timeout="30d")
     async with s.engine.worker(patient):
@@ -309,9 +309,9 @@ async def waiting(s: Site, operator: httpx.AsyncClient) -> str:
     return run
 
 
-async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: Any) -> HeldRecord:
-    """What a process that died in the middle of a request has left: its record, in process."""
-    refused = await operator.post(  # where the request's hash comes from
+async def begin_and_die(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: Any) -> HeldRecord:
+    """Begin a request as a process that then dies: its record stays in process."""
+    refused = await operator.post(  # to get the hash of the request
         f"/runs/{run}/signals/news", json=body, headers={"Idempotency-Key": "spy"}
     )
     assert refused.status_code == 200
@@ -330,8 +330,8 @@ async def taken(s: Site, operator: httpx.AsyncClient, run: str, key: str, body: 
 async def test_while_in_process_the_same_request_gets_202_and_another_one_409(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
-        held = await taken(s, operator, run, "k", {"data": 1})
+        run = await start_waiting_run(s, operator)
+        held = await begin_and_die(s, operator, run, "k", {"data": 1})
         record = await the_record(s, "k")
         assert (record.status, record.lock_expires_at) == ("processing", held.record.created_at + us(300))
         path = f"/runs/{run}/signals/news"
@@ -342,15 +342,17 @@ async def test_while_in_process_the_same_request_gets_202_and_another_one_409(ur
         answer = await post(operator, "k", {"data": 2}, path)
         assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_CONFLICT")
         answer = await post(operator, "k")
-        assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_CONFLICT"), "a creation, too"
+        assert (answer.status_code, problem(answer)) == (409, "IDEMPOTENCY_CONFLICT"), (
+            "a request that creates a run, too"
+        )
 
 
 @pytest.mark.clause("GWI-15", "GWI-12")
 async def test_an_expired_lock_lets_another_process_take_the_key_over(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
-        held = await taken(s, operator, run, "k", {"data": 1})
+        run = await start_waiting_run(s, operator)
+        held = await begin_and_die(s, operator, run, "k", {"data": 1})
         s.engine.store.shift_clock(us(301))
         path = f"/runs/{run}/signals/news"
         answer = await post(operator, "k", {"data": 2}, path)
@@ -364,7 +366,7 @@ async def test_an_expired_lock_lets_another_process_take_the_key_over(url: str) 
         record = await the_record(s, "k")
         assert (record.status, record.attempts) == ("completed", 2)
         request = KeyedRequest(tenant=ACME, source="api", name=record.name, hash=record.request_hash)
-        await s.service.keys.complete(held, request, b"200\n{}", None)  # the first wakes up, too late
+        await s.service.keys.complete(held, request, b"200\n{}", None)  # the late answer of the first process
         assert await the_record(s, "k") == record
         assert (await post(operator, "k", {"data": 1}, path)).content == done[0].content
 
@@ -373,7 +375,7 @@ async def test_an_expired_lock_lets_another_process_take_the_key_over(url: str) 
 async def test_a_signal_under_a_key_counts_once(url: str) -> None:
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         path = f"/runs/{run}/signals/other"
         answers = [await post(operator, "k", {"data": 1}, path) for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 200]
@@ -395,7 +397,7 @@ async def test_a_failed_request_is_recorded_and_may_be_tried_three_times(
     monkeypatch.setenv("TENURE_ARTIFACTS", str(place))
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         place.write_text("a file where the folder should be: nothing can be kept here")
         path, body = f"/runs/{run}/signals/news", {"data": "x" * 300_000}
 
@@ -430,7 +432,7 @@ async def test_a_temporary_failure_succeeds_at_the_next_attempt(
     monkeypatch.setenv("TENURE_ARTIFACTS", str(place))
     async with site(url) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         place.write_text("in the way")
         path, body = f"/runs/{run}/signals/news", {"data": "x" * 300_000}
         assert (await post(operator, "k", body, path)).status_code == 502
@@ -442,9 +444,9 @@ async def test_a_temporary_failure_succeeds_at_the_next_attempt(
 
 
 REFUSALS: dict[str, tuple[Any, str, int]] = {
-    "no such run": ({}, "/runs/run_2026-02-14_080000_abc123/signals/news", 404),
-    "not as it must be": ({"date": 1}, "/runs/{run}/signals/news", 422),
-    "not in this state": ({}, "/runs/{run}/rerun", 409),
+    "an unknown run": ({}, "/runs/run_2026-02-14_080000_abc123/signals/news", 404),
+    "an invalid body": ({"date": 1}, "/runs/{run}/signals/news", 422),
+    "an invalid state": ({}, "/runs/{run}/rerun", 409),
     "too large": ({"data": "x" * 60_000}, "/runs/{run}/signals/news", 413),
 }
 
@@ -452,7 +454,7 @@ REFUSALS: dict[str, tuple[Any, str, int]] = {
 async def test_a_refused_request_leaves_its_key_unused(url: str) -> None:
     async with site(url, body_bytes_max=50_000) as s:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         for name, (body, path, status) in REFUSALS.items():
             answer = await post(operator, "k", body, path.format(run=run))
             assert answer.status_code == status, (name, answer.text)
@@ -495,10 +497,10 @@ async def test_a_rerun_under_a_key_creates_one_run_even_after_a_crash(url: str) 
 @pytest.mark.clause("APR-10")
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_disconnected_client_gets_the_answer_by_its_key(url: str, when: str) -> None:
-    """Failure 17: whether the connection broke before or after the commit, asking again tells, and there is one effect."""
+    """Failure 17: the connection breaks before or after the commit. A retry gets the answer, and there is one effect."""
     async with site(url) as s, cutting(s.address) as proxy:
         operator = await s.as_("operator")
-        run = await waiting(s, operator)
+        run = await start_waiting_run(s, operator)
         ended = await begin(operator)
         await s.engine.scoped(tenant=ACME).cancel(ended)
         asked = {

@@ -1,4 +1,4 @@
-"""Keys of clients: made, shown once, rotated, narrowed, expired and revoked."""
+"""Keys of clients: creation, rotation, narrower roles, expiry and revocation."""
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from tests.server.stage import ACME, Site, problem, site
 FAR = "2099-01-01T00:00:00Z"
 
 
-async def a_client(s: Site, *roles: str, client: str = "ci") -> None:
+async def create_client(s: Site, *roles: str, client: str = "ci") -> None:
     admin = await s.as_("admin")
     made = await admin.post("/clients", json={"id": client, "name": "CI", "roles": list(roles)})
     assert made.status_code == 201, made.text
@@ -25,7 +25,7 @@ async def rows(s: Site) -> list[ApiKeyRow]:
 async def test_a_key_is_shown_once_and_identifies_its_client(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer", "operator")
+        await create_client(s, "viewer", "operator")
         made = await admin.post("/keys", json={"client": "ci", "name": "laptop"})
         assert made.status_code == 201
         key = made.json()
@@ -43,8 +43,8 @@ async def test_a_key_is_shown_once_and_identifies_its_client(url: str) -> None:
         assert shown["id"] == key["id"]
         secret = key["key"].removeprefix(f"tn_{key['id']}_")
         [row] = await rows(s)
-        for told in (listed.text, (await admin.get("/audit")).text, repr(row)):
-            assert secret not in told
+        for text in (listed.text, (await admin.get("/audit")).text, repr(row)):
+            assert secret not in text
         assert row.hash.hex() not in listed.text
         assert {"key", "hash"}.isdisjoint(shown)
 
@@ -52,7 +52,7 @@ async def test_a_key_is_shown_once_and_identifies_its_client(url: str) -> None:
 async def test_a_rotated_key_works_until_its_overlap_ends(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         old = (await admin.post("/keys", json={"client": "ci"})).json()
         new = (await admin.post(f"/keys/{old['id']}/rotate", json={"overlap": 3600})).json()
         assert new["id"] != old["id"]
@@ -74,7 +74,7 @@ async def test_a_rotated_key_works_until_its_overlap_ends(url: str) -> None:
 async def test_rotation_has_an_overlap_of_a_day_and_keeps_the_lifetime(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         old = (await admin.post("/keys", json={"client": "ci", "expires_at": FAR})).json()
         new = (await admin.post(f"/keys/{old['id']}/rotate")).json()
         by_id = {row.id: row for row in await rows(s)}
@@ -85,18 +85,20 @@ async def test_rotation_has_an_overlap_of_a_day_and_keeps_the_lifetime(url: str)
         assert first.revoked_at is None
         lifetime = first.expires_at - first.created_at
         assert second.expires_at - second.created_at == lifetime
-        # Who has lost the answer rotates once more.
+        # A client that lost the answer rotates again.
         third = (await admin.post(f"/keys/{old['id']}/rotate", json={"overlap": 86_400 * 3})).json()
         by_id = {row.id: row for row in await rows(s)}
         again = by_id[third["id"]]
         assert again.expires_at == again.created_at + lifetime
-        assert by_id[old["id"]].replaced_until == first.replaced_until, "it does not work any longer for that"
+        assert by_id[old["id"]].replaced_until == first.replaced_until, (
+            "a second rotation does not extend the old key"
+        )
 
 
 async def test_a_key_can_have_fewer_roles_than_its_client(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer", "admin")
+        await create_client(s, "viewer", "admin")
         made = (await admin.post("/keys", json={"client": "ci", "roles": ["viewer"]})).json()
         narrow = await s.caller(made["key"])
         assert (await narrow.get("/session")).json()["roles"] == ["viewer"]
@@ -104,7 +106,7 @@ async def test_a_key_can_have_fewer_roles_than_its_client(url: str) -> None:
         assert (refused.status_code, problem(refused)) == (403, "FORBIDDEN")
         wider = await admin.post("/keys", json={"client": "ci", "roles": ["approver"]})
         assert (wider.status_code, problem(wider)) == (422, "INVALID_INPUT")
-        # What the client loses, its keys lose.
+        # A role that the client loses is lost for its keys, too.
         await admin.put("/clients/ci", json={"name": "CI", "roles": ["operator"]})
         assert (await narrow.get("/session")).status_code == 403
 
@@ -112,7 +114,7 @@ async def test_a_key_can_have_fewer_roles_than_its_client(url: str) -> None:
 async def test_a_key_expires(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         made = (await admin.post("/keys", json={"client": "ci", "expires_at": "2090-01-01T00:00:00Z"})).json()
         ci = await s.caller(made["key"])
         assert (await ci.get("/session")).status_code == 200
@@ -123,7 +125,7 @@ async def test_a_key_expires(url: str) -> None:
 async def test_a_revoked_key_is_refused_and_revoking_twice_is_recorded_once(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         made = (await admin.post("/keys", json={"client": "ci"})).json()
         ci = await s.caller(made["key"])
         assert (await ci.get("/session")).status_code == 200
@@ -148,7 +150,7 @@ async def test_a_revocation_by_another_server_applies_when_the_cache_expires(url
 async def test_closing_a_client_stops_all_its_keys(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         keys = [(await admin.post("/keys", json={"client": "ci"})).json()["key"] for _ in range(2)]
         callers = [await s.caller(key) for key in keys]
         assert [(await c.get("/session")).status_code for c in callers] == [200, 200]
@@ -167,7 +169,7 @@ async def test_closing_a_client_stops_all_its_keys(url: str) -> None:
 async def test_the_last_use_of_a_key_is_recorded_once_an_hour(url: str) -> None:
     async with site(url, key_cache_seconds=0.0) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         made = (await admin.post("/keys", json={"client": "ci"})).json()
         assert made["used_at"] is None
         ci = await s.caller(made["key"])
@@ -217,7 +219,7 @@ async def test_nobody_can_create_a_key_for_another_person(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
         answer = await admin.post("/keys", json={"client": "ada"})
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
-        # Stopping it is another matter.
+        # An admin may revoke the key.
         assert (await admin.delete(f"/keys/{key.split('_')[1]}")).status_code == 204
 
 
@@ -244,7 +246,7 @@ async def test_an_invalid_key_request_is_refused_with_its_place(
     tmp_path: object, body: dict[str, object]
 ) -> None:
     async with site(f"sqlite:{tmp_path}/site.db") as s:
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         answer = await (await s.as_("admin")).post("/keys", json=body)
         assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
         assert answer.json()["error"]["details"]
@@ -254,7 +256,7 @@ async def test_an_invalid_key_request_is_refused_with_its_place(
 async def test_invalid_rotations_and_ids_are_refused(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         key = (await admin.post("/keys", json={"client": "ci"})).json()["id"]
         for overlap in (-1, 1e12, "x", None):
             answer = await admin.post(f"/keys/{key}/rotate", json={"overlap": overlap})
@@ -275,7 +277,7 @@ async def test_invalid_rotations_and_ids_are_refused(url: str) -> None:
 async def test_pages_of_keys_are_bound_to_their_tenant_and_filter(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer")
+        await create_client(s, "viewer")
         made = [(await admin.post("/keys", json={"client": "ci"})).json()["id"] for _ in range(5)]
         first = (await admin.get("/keys", params={"client": "ci", "limit": 2})).json()
         more = {"client": "ci", "limit": 2, "cursor": first["next_cursor"]}
@@ -296,7 +298,7 @@ async def test_pages_of_keys_are_bound_to_their_tenant_and_filter(url: str) -> N
 async def test_a_key_cannot_grant_more_than_it_has(url: str) -> None:
     async with site(url) as s:
         admin = await s.as_("admin")
-        await a_client(s, "viewer", "admin")
+        await create_client(s, "viewer", "admin")
         wide = (await admin.post("/keys", json={"client": "ci"})).json()
         narrow = (await admin.post("/keys", json={"client": "ci", "roles": ["viewer"]})).json()
         holder = await s.caller(narrow["key"])

@@ -1,4 +1,4 @@
-"""A tenant's ledger over HTTP: its checkpoints, proofs from it, and the keys that sign."""
+"""A tenant's ledger over HTTP: checkpoints, proofs and signing keys."""
 
 import base64
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""What clients may lay on a server: connections, half-sent bodies, streams and requests are bounded, refused with a code,
-counted, and counted off again."""
+"""Load limits: connections, half-sent bodies, streams and requests are limited. Requests over a limit are refused with a code,
+and the counts are released afterwards."""
 
 import asyncio
 import contextlib
@@ -23,13 +23,13 @@ BODY = b'{"workflow": "echo", "input": "' + b"x" * 50_000
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
-    """None of this depends on the database."""
+def sqlite_url(tmp_path: Path) -> str:
+    """An empty SQLite database. These tests do not depend on the kind of database."""
     return f"sqlite:{tmp_path}/site.db"
 
 
 class Socket:
-    """A connection of a client that does as it likes."""
+    """A raw client connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -39,7 +39,7 @@ class Socket:
         await self.writer.drain()
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
-        """Status, headers and body, once the server has closed."""
+        """Status, headers and body, after the server has closed the connection."""
         text = await self.reader.read()
         head, _, body = text.partition(b"\r\n\r\n")
         lines = head.decode().split("\r\n")
@@ -65,11 +65,11 @@ async def sockets(s: Site, count: int) -> AsyncIterator[list[Socket]]:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - there is nobody to tell
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 
-def half(key: str = "", path: str = "/runs", **headers: str) -> bytes:
+def half_request(key: str = "", path: str = "/runs", **headers: str) -> bytes:
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return (
         f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nauthorization: Bearer {key}\r\n"
@@ -77,15 +77,15 @@ def half(key: str = "", path: str = "/runs", **headers: str) -> bytes:
     ).encode() + BODY
 
 
-def cost(request: bytes) -> int:
-    """What a request holds, as far as it has come."""
+def held_bytes(request: bytes) -> int:
+    """The bytes that the part of a request received so far counts for."""
     head, _, body = request.partition(b"\r\n\r\n")
     line, *headers = head.split(b"\r\n")
     texts = sum(len(header) - len(b": ") + HEADER_BYTES for header in headers)
     return len(line.split(b" ")[1]) + texts + len(body)
 
 
-async def refused(s: Site, bound: str) -> float:
+async def refused_count(s: Site, bound: str) -> float:
     text = (await (await s.caller()).get("/metrics")).text
     return float(text.split(f'tenure_http_refused_total{{bound="{bound}"}} ')[1].split("\n")[0])
 
@@ -98,10 +98,10 @@ async def refused(s: Site, bound: str) -> float:
     ],
 )
 async def test_connections_are_limited_and_released(
-    file: str, setting: str, bound: str, status: int, code: str
+    sqlite_url: str, setting: str, bound: str, status: int, code: str
 ) -> None:
     settings: dict[str, Any] = {setting: 4}
-    async with site(file, **settings) as s:
+    async with site(sqlite_url, **settings) as s:
         async with sockets(s, 4) as held:
             await until(lambda: s.service.load.connections == 4)
             async with sockets(s, 1) as [fifth]:
@@ -110,57 +110,57 @@ async def test_connections_are_limited_and_released(
                 assert int(headers["retry-after"]) >= 1
             await held[0].close()
             await until(lambda: s.service.load.connections == 3)
-            assert await refused(s, bound) == 1
+            assert await refused_count(s, bound) == 1
         await until(lambda: s.service.load.connections <= 1)
 
 
-async def test_half_sent_bodies_of_one_address_are_limited_and_released(file: str) -> None:
-    async with site(file, bodies_per_address_max=3) as s:
+async def test_half_sent_bodies_of_one_address_are_limited_and_released(sqlite_url: str) -> None:
+    async with site(sqlite_url, bodies_per_address_max=3) as s:
         key = await s.key("operator")
         async with sockets(s, 3) as held:
             for one in held:
-                await one.send(half(key))
+                await one.send(half_request(key))
             await until(lambda: s.service.load.half_sent == 3)
             async with sockets(s, 1) as [fourth]:
-                await fourth.send(half(key))
+                await fourth.send(half_request(key))
                 status, headers, body = await fourth.answer()
                 assert (status, body["error"]["code"]) == (429, "TOO_MANY_CONNECTIONS")
                 assert "retry-after" in headers
-            assert s.service.load.half_sent == 3, "what was refused is not counted"
+            assert s.service.load.half_sent == 3, "a refused body is not counted"
             whole = await (await s.caller(key)).post("/runs", json={"workflow": "none"})
-            assert problem(whole) == "WORKFLOW_NOT_FOUND", "a body that comes whole is not half-sent"
-            assert await refused(s, "bodies_per_address") == 1
+            assert problem(whole) == "WORKFLOW_NOT_FOUND", "a complete body is not half-sent"
+            assert await refused_count(s, "bodies_per_address") == 1
         await until(lambda: s.service.load.half_sent == 0 and s.service.load.body_bytes == 0)
 
 
-async def test_the_bytes_of_all_bodies_are_limited_and_released(file: str) -> None:
-    async with site(file, body_bytes_total_max=int(3.5 * len(BODY))) as s:
+async def test_the_bytes_of_all_bodies_are_limited_and_released(sqlite_url: str) -> None:
+    async with site(sqlite_url, body_bytes_total_max=int(3.5 * len(BODY))) as s:
         key = await s.key("operator")
         async with sockets(s, 3) as held:
             for one in held:
-                await one.send(half(key))
-            await until(lambda: s.service.load.body_bytes == 3 * cost(half(key)))
+                await one.send(half_request(key))
+            await until(lambda: s.service.load.body_bytes == 3 * held_bytes(half_request(key)))
             async with sockets(s, 1) as [fourth]:
-                await fourth.send(half(key))
+                await fourth.send(half_request(key))
                 status, headers, body = await fourth.answer()
                 assert (status, body["error"]["code"]) == (503, "SERVER_BUSY")
                 assert "retry-after" in headers
-            assert await refused(s, "body_bytes") == 1
+            assert await refused_count(s, "body_bytes") == 1
         await until(lambda: s.service.load.body_bytes == 0)
         answer = await (await s.caller(key)).post(
             "/runs", json={"workflow": "none", "input": {"x": "x" * 10_000}}
         )
         assert problem(answer) == "WORKFLOW_NOT_FOUND"
         assert s.service.load.body_bytes == 0, (
-            "an answered request holds nothing, though its connection lives"
+            "an answered request holds nothing, even while its connection is open"
         )
 
 
-async def test_unauthenticated_clients_have_no_higher_limits(file: str) -> None:
-    async with site(file, body_bytes_total_max=4 * len(BODY)) as s:
+async def test_unauthenticated_clients_have_no_higher_limits(sqlite_url: str) -> None:
+    async with site(sqlite_url, body_bytes_total_max=4 * len(BODY)) as s:
         async with sockets(s, 12) as held:
             for one in held:
-                await one.send(half("nobody", "/enrolments"))
+                await one.send(half_request("nobody", "/enrolments"))
             await until(lambda: s.service.load.refused["body_bytes"] >= 6)
             assert s.service.load.body_bytes <= 4 * len(BODY)
         await until(lambda: s.service.load.body_bytes == 0)
@@ -185,15 +185,15 @@ async def test_streams_are_limited_and_released(url: str, setting: str, bound: s
             assert (third.status_code, problem(third)) == (429, "TOO_MANY_STREAMS")
             assert "retry-after" in third.headers
             async with stranger.stream("GET", "/events/stream") as theirs:
-                assert theirs.status_code == 200, "others are not touched"
-        assert await refused(s, bound) == 1
+                assert theirs.status_code == 200, "other clients are not affected"
+        assert await refused_count(s, bound) == 1
         await until(lambda: not s.service.load._streams_of_key and not s.service.load._streams_of_tenant)
         async with other.stream("GET", "/events/stream") as again:
             assert again.status_code == 200
 
 
-async def test_requests_of_one_key_are_limited_and_counted(file: str) -> None:
-    async with site(file, requests_per_second=0.01, requests_burst=3) as s:
+async def test_requests_of_one_key_are_limited_and_counted(sqlite_url: str) -> None:
+    async with site(sqlite_url, requests_per_second=0.01, requests_burst=3) as s:
         caller, other = await s.as_("viewer"), await s.as_("operator", "viewer")
         for _ in range(3):
             assert (await caller.get("/runs")).status_code == 200
@@ -201,74 +201,78 @@ async def test_requests_of_one_key_are_limited_and_counted(file: str) -> None:
         assert (answer.status_code, problem(answer)) == (429, "RATE_LIMITED")
         assert int(answer.headers["retry-after"]) > 1
         assert (await other.get("/runs")).status_code == 200
-        assert await refused(s, "requests_per_key") == 1
+        assert await refused_count(s, "requests_per_key") == 1
 
 
 # ---------------------------------------------------------------------------------------------- pipelined requests
 
 
-def asked(key: str, path: str = "/session", **headers: str) -> bytes:
+def get_request(key: str, path: str = "/session", **headers: str) -> bytes:
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return f"GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n{more}\r\n".encode()
 
 
-async def answers(one: Socket, count: int) -> None:
-    """Read so many heads of answers with their bodies."""
+async def read_answers(one: Socket, count: int) -> None:
+    """Read this number of answers."""
     for _ in range(count):
         head = (await one.reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
         await one.reader.readexactly(length)
 
 
-async def test_the_body_of_a_pipelined_request_counts_until_the_request_is_answered(file: str) -> None:
-    async with site(file, body_bytes_total_max=int(2.5 * len(BODY)), bodies_per_address_max=2) as s:
+async def test_the_body_of_a_pipelined_request_counts_until_the_request_is_answered(sqlite_url: str) -> None:
+    async with site(sqlite_url, body_bytes_total_max=int(2.5 * len(BODY)), bodies_per_address_max=2) as s:
         key = await s.key("operator", "viewer")
         async with sockets(s, 2) as held:
             for one in held:
-                await one.send(asked(key) + half(key))
-                await answers(one, 1)
-            assert s.service.load.body_bytes == 2 * cost(half(key)), (
-                "the answer to the first frees nothing of the second"
+                await one.send(get_request(key) + half_request(key))
+                await read_answers(one, 1)
+            assert s.service.load.body_bytes == 2 * held_bytes(half_request(key)), (
+                "the answer to the first request releases nothing of the second"
             )
             assert s.service.load.half_sent == 2
             for path, code in (("/runs", "SERVER_BUSY"), ("/session", "TOO_MANY_CONNECTIONS")):
                 async with sockets(s, 1) as [third]:
-                    sent = half(key, path)
+                    sent = half_request(key, path)
                     await third.send(sent if path == "/runs" else sent[: -len(BODY) + 10])
                     assert (await third.answer())[2]["error"]["code"] == code
-            await held[0].send(b"x" * (100_000 - len(BODY)))  # it is no JSON, and is answered
-            await answers(held[0], 1)
+            await held[0].send(
+                b"x" * (100_000 - len(BODY))
+            )  # the complete body is invalid JSON and is answered
+            await read_answers(held[0], 1)
             await until(lambda: s.service.load.half_sent == 1)
-            assert s.service.load.body_bytes == cost(half(key))
+            assert s.service.load.body_bytes == held_bytes(half_request(key))
         await until(lambda: s.service.load.half_sent == 0 and s.service.load.body_bytes == 0)
 
 
-async def test_pipelined_requests_behind_a_proxy_count_against_their_own_clients(file: str) -> None:
-    async with site(file, behind_proxy=True) as s:
+async def test_pipelined_requests_behind_a_proxy_count_against_their_own_clients(sqlite_url: str) -> None:
+    async with site(sqlite_url, behind_proxy=True) as s:
         key = await s.key("operator", "viewer")
         async with sockets(s, 1) as [one]:
-            await one.send(asked(key, x_forwarded_for="192.0.2.1") + half(key, x_forwarded_for="192.0.2.2"))
-            await answers(one, 1)
+            await one.send(
+                get_request(key, x_forwarded_for="192.0.2.1") + half_request(key, x_forwarded_for="192.0.2.2")
+            )
+            await read_answers(one, 1)
             assert s.service.load._connections_of == {"192.0.2.2": 1}
         await until(lambda: not s.service.load._connections_of and not s.service.load._half_sent_of)
 
 
-async def test_the_unanswered_requests_of_a_connection_are_limited(file: str) -> None:
-    async with site(file) as s:
+async def test_the_unanswered_requests_of_a_connection_are_limited(sqlite_url: str) -> None:
+    async with site(sqlite_url) as s:
         key = await s.key("viewer")
         async with sockets(s, 1) as [one]:
-            await one.send(asked(key) * 50)
-            await answers(one, 50)
-            await one.send(asked(key, "/events/stream") + asked(key) * 200)
-            await one.reader.read()  # it is closed
+            await one.send(get_request(key) * 50)
+            await read_answers(one, 50)
+            await one.send(get_request(key, "/events/stream") + get_request(key) * 200)
+            await one.reader.read()  # until the server closes the connection
             assert s.service.load.refused["pipelined"] == 1
 
 
-async def test_a_stream_with_a_pipelined_request_behind_it_ends_with_its_connection(file: str) -> None:
-    async with site(file) as s:
+async def test_a_stream_with_a_pipelined_request_behind_it_ends_with_its_connection(sqlite_url: str) -> None:
+    async with site(sqlite_url) as s:
         key = await s.key("viewer")
         async with sockets(s, 1) as [one]:
-            await one.send(asked(key, "/events/stream") + asked(key))
+            await one.send(get_request(key, "/events/stream") + get_request(key))
             await one.reader.readuntil(b"\r\n\r\n")
             assert s.service.load._streams_of_key
         await until(lambda: not s.service.load._streams_of_key and s.service.load.connections == 0)
@@ -277,8 +281,8 @@ async def test_a_stream_with_a_pipelined_request_behind_it_ends_with_its_connect
 # -------------------------------------------------------------------------------------------------------- headers
 
 
-async def test_the_number_of_headers_of_a_request_is_limited(file: str) -> None:
-    async with site(file) as s:
+async def test_the_number_of_headers_of_a_request_is_limited(sqlite_url: str) -> None:
+    async with site(sqlite_url) as s:
         for count, status in ((HEADERS_MAX, 200), (HEADERS_MAX + 1, 400)):
             async with sockets(s, 1) as [one]:
                 more = b"a:\r\n" * (count - 2)
@@ -292,33 +296,35 @@ async def test_the_number_of_headers_of_a_request_is_limited(file: str) -> None:
         assert s.service.load.body_bytes == 0
 
 
-async def test_the_headers_of_waiting_requests_are_counted_and_released(file: str) -> None:
+async def test_the_headers_of_waiting_requests_are_counted_and_released(sqlite_url: str) -> None:
     waiting = b"GET /healthz HTTP/1.1\r\nhost: x\r\n" + b"a: \r\n" * 150 + b"\r\n"
-    async with site(file, body_bytes_total_max=30 * cost(waiting)) as s:
+    async with site(sqlite_url, body_bytes_total_max=30 * held_bytes(waiting)) as s:
         key = await s.key("viewer")
-        stream = asked(key, "/events/stream")
+        stream = get_request(key, "/events/stream")
         async with sockets(s, 2) as [one, other]:
             await one.send(waiting * 20)
-            await answers(one, 20)
+            await read_answers(one, 20)
             assert s.service.load.body_bytes == 0, "an answered request holds nothing"
             await one.send(stream + waiting * 20)
-            await until(lambda: s.service.load.body_bytes == cost(stream) + 20 * cost(waiting))
+            await until(lambda: s.service.load.body_bytes == held_bytes(stream) + 20 * held_bytes(waiting))
             await other.send(waiting[:-2] + b"b" * 10_000)
-            await until(lambda: s.service.load.body_bytes > cost(stream) + 20 * cost(waiting) + 10_000)
+            await until(
+                lambda: s.service.load.body_bytes > held_bytes(stream) + 20 * held_bytes(waiting) + 10_000
+            )
             await other.close()
-            await until(lambda: s.service.load.body_bytes == cost(stream) + 20 * cost(waiting))
+            await until(lambda: s.service.load.body_bytes == held_bytes(stream) + 20 * held_bytes(waiting))
             await one.send(waiting * 20)
-            await one.reader.read()  # it is closed: an error would stand inside the stream
-            assert await refused(s, "body_bytes") == 1
-        await until(lambda: s.service.load.connections <= 1)  # that of `refused`
+            await one.reader.read()  # the connection is closed: an error answer would be part of the stream
+            assert await refused_count(s, "body_bytes") == 1
+        await until(lambda: s.service.load.connections <= 1)  # the connection of `refused_count`
         assert s.service.load.body_bytes == 0
         async with sockets(s, 1) as [one]:
             await one.send(waiting * 20)
-            await answers(one, 20)
+            await read_answers(one, 20)
 
 
-async def test_headers_over_the_byte_limit_of_all_requests_are_refused(file: str) -> None:
-    async with site(file, body_bytes_total_max=15_000) as s:
+async def test_headers_over_the_byte_limit_of_all_requests_are_refused(sqlite_url: str) -> None:
+    async with site(sqlite_url, body_bytes_total_max=15_000) as s:
         large = b"GET /healthz HTTP/1.1\r\nhost: x\r\nx: " + b"x" * 20_000
         for sent in (large, large + b"\r\n\r\n"):
             async with sockets(s, 1) as [one]:
@@ -332,32 +338,32 @@ async def test_headers_over_the_byte_limit_of_all_requests_are_refused(file: str
 
 async def test_a_small_request_in_the_same_chunk_as_a_large_one_is_accepted() -> None:
     post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 90000\r\n\r\n" + b"x" * 90_000
-    end = End()
-    end.wire.data_received(post + b"GET / HTTP/1.1\r\nho")
-    assert not end.is_closing()
-    end.wire.data_received(b"st: x\r\n\r\n")
-    await until(lambda: end.written.count(b"HTTP/1.1 200 OK") == 2)
-    end.wire.data_received(post + b"GET / HTTP/1.1\r\nx: " + b"x" * 120_000)
-    assert end.is_closing(), "a header without end is found all the same"
-    end.wire.connection_lost(None)
-    assert (end.load.body_bytes, end.load.connections) == (0, 0)
+    transport = FakeTransport()
+    transport.wire.data_received(post + b"GET / HTTP/1.1\r\nho")
+    assert not transport.is_closing()
+    transport.wire.data_received(b"st: x\r\n\r\n")
+    await until(lambda: transport.written.count(b"HTTP/1.1 200 OK") == 2)
+    transport.wire.data_received(post + b"GET / HTTP/1.1\r\nx: " + b"x" * 120_000)
+    assert transport.is_closing(), "an endless header is still detected"
+    transport.wire.connection_lost(None)
+    assert (transport.load.body_bytes, transport.load.connections) == (0, 0)
 
 
 async def test_trailers_are_dropped() -> None:
-    end = End()
-    end.wire.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
-    end.wire.data_received(b"authorization: Bearer x\r\n" * 10)
-    assert [name for name, _ in end.wire.headers] == [b"host", b"transfer-encoding"]
-    end.wire.data_received(b"\r\n")
-    await until(lambda: b"HTTP/1.1 200 OK" in end.written)
-    assert end.load.body_bytes == 0
+    transport = FakeTransport()
+    transport.wire.data_received(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
+    transport.wire.data_received(b"authorization: Bearer x\r\n" * 10)
+    assert [name for name, _ in transport.wire.headers] == [b"host", b"transfer-encoding"]
+    transport.wire.data_received(b"\r\n")
+    await until(lambda: b"HTTP/1.1 200 OK" in transport.written)
+    assert transport.load.body_bytes == 0
 
 
 # ---------------------------------------------------------------------------------------- clients that do not read
 
 
-class End(asyncio.Transport):
-    """The server's end of a connection, by hand: its chunks, its unread bytes and its timers."""
+class FakeTransport(asyncio.Transport):
+    """A fake transport for the server's protocol: tests control its chunks, its unread bytes and its timers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,7 +386,7 @@ class End(asyncio.Transport):
         return self.loop.create_task(work)
 
     def pass_time(self) -> None:
-        """The last timer that was set rings, unless it was cancelled."""
+        """Fire the last timer, unless it was cancelled."""
         timer = self.timers.pop()
         if not timer.cancelled():
             timer._run()
@@ -418,60 +424,62 @@ async def answer_ok(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_a_slow_reader_is_kept_and_a_stopped_one_is_disconnected() -> None:
-    end = End()
-    end.unread = 10 * READ_BYTES_MIN
-    end.wire.pause_writing()
-    end.unread -= READ_BYTES_MIN
-    end.pass_time()
-    assert not end.is_aborted()
-    end.unread -= READ_BYTES_MIN - 1
-    end.pass_time()
-    assert end.is_aborted()
-    assert end.load.refused["slow_readers"] == 1
+    transport = FakeTransport()
+    transport.unread = 10 * READ_BYTES_MIN
+    transport.wire.pause_writing()
+    transport.unread -= READ_BYTES_MIN
+    transport.pass_time()
+    assert not transport.is_aborted()
+    transport.unread -= READ_BYTES_MIN - 1
+    transport.pass_time()
+    assert transport.is_aborted()
+    assert transport.load.refused["slow_readers"] == 1
 
 
 async def test_a_client_that_has_read_everything_is_not_timed() -> None:
-    end = End()
-    end.unread = READ_BYTES_MIN
-    end.wire.pause_writing()
-    end.unread = 10
-    end.wire.resume_writing()
-    end.pass_time()
-    assert not end.is_aborted()
-    assert end.load.refused["slow_readers"] == 0
+    transport = FakeTransport()
+    transport.unread = READ_BYTES_MIN
+    transport.wire.pause_writing()
+    transport.unread = 10
+    transport.wire.resume_writing()
+    transport.pass_time()
+    assert not transport.is_aborted()
+    assert transport.load.refused["slow_readers"] == 0
 
 
-@pytest.mark.parametrize("how", ["refused", "kept_alive", "told_to_close", "paused"])
+@pytest.mark.parametrize("how", ["refused", "kept_alive", "connection_close", "paused"])
 async def test_a_closing_connection_does_not_wait_forever_for_its_client(how: str) -> None:
-    """To close a connection is to wait until the last byte is read."""
-    end = End()
-    end.unread = 10
+    """A close waits until the client has read the last byte, so it needs a time limit."""
+    transport = FakeTransport()
+    transport.unread = 10
     if how == "refused":
-        end.wire.data_received(b"nonsense\r\n\r\n")
+        transport.wire.data_received(b"nonsense\r\n\r\n")
     elif how == "kept_alive":
-        end.wire.timeout_keep_alive_handler()
-    elif how == "told_to_close":
-        end.wire.data_received(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        await until(lambda: end.written)
+        transport.wire.timeout_keep_alive_handler()
+    elif how == "connection_close":
+        transport.wire.data_received(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        await until(lambda: transport.written)
     else:
-        end.wire.pause_writing()
-        end.wire.timeout_keep_alive_handler()
-        end.wire.resume_writing()
-    assert end.is_closing()
-    assert not end.is_aborted()
-    end.pass_time()
-    assert end.is_aborted()
-    assert end.load.refused["slow_readers"] == 1
+        transport.wire.pause_writing()
+        transport.wire.timeout_keep_alive_handler()
+        transport.wire.resume_writing()
+    assert transport.is_closing()
+    assert not transport.is_aborted()
+    transport.pass_time()
+    assert transport.is_aborted()
+    assert transport.load.refused["slow_readers"] == 1
 
 
-async def test_a_client_that_does_not_read_is_disconnected(file: str) -> None:
-    async with site(file, unread_seconds=0.05) as s:
+async def test_a_client_that_does_not_read_is_disconnected(sqlite_url: str) -> None:
+    async with site(sqlite_url, unread_seconds=0.05) as s:
         host, port = s.address.removeprefix("http://").split(":")
         with socket.socket() as mute:
             mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            mute.connect((host, int(port)))  # the kernel takes it, whether the server has accepted it or not
+            mute.connect(
+                (host, int(port))
+            )  # the kernel completes the connection before the server accepts it
             mute.sendall(b"GET /openapi.json HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n" * 90)
             await until(lambda: s.service.load.refused["slow_readers"] == 1)
             await until(lambda: s.service.load.connections == 0)
             assert s.service.load.body_bytes == 0
-        assert await refused(s, "slow_readers") == 1
+        assert await refused_count(s, "slow_readers") == 1

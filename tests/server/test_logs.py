@@ -1,4 +1,4 @@
-"""What a server logs: the events of git-with-intent's section 7.2, letter for letter, and no secret."""
+"""Logs of a server: exactly the events of git-with-intent's section 7.2, and no secrets."""
 
 import io
 import json
@@ -11,7 +11,7 @@ import structlog
 from tenure.kernel.commands import Heartbeat
 from tenure.server.observe.structured_logs import configure_logging
 from tests.engine.stage import head
-from tests.server.manual_worker import claim, complete, failed, recorded
+from tests.server.manual_worker import claim, complete, fail_next_step, save_checkpoint
 from tests.server.stage import site
 from tests.server.workflows import register
 
@@ -21,15 +21,15 @@ EVERY_LINE = {"event", "level", "timestamp"}
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """What is logged during a test, as a server does it."""
+    """The log of a test, in the format of a server."""
     before, stream = structlog.get_config(), io.StringIO()
     configure_logging(stream)
     yield stream
     structlog.configure(**before)
 
 
-def told(log: io.StringIO, event: str) -> list[dict[str, Any]]:
-    """The lines of an event, without what every line has."""
+def logged(log: io.StringIO, event: str) -> list[dict[str, Any]]:
+    """The log lines of an event, without the fields that every line has."""
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     assert all(set(line) >= EVERY_LINE for line in lines)
     return [
@@ -48,16 +48,16 @@ async def test_a_run_is_logged_with_the_fields_of_the_document(url: str, log: io
         )
         lease = await claim(s, run)
         assert lease is not None
-        await recorded(s, lease, "analysed", 1)
+        await save_checkpoint(s, lease, "analysed", 1)
         await complete(s, lease)
     about = {"runId": run, "tenant": "acme"}
-    assert told(log, "run_created") == [{**about, "type": "autopilot", "idempotencyKey": "github:77"}]
-    assert told(log, "run_transition") == [
+    assert logged(log, "run_created") == [{**about, "type": "autopilot", "idempotencyKey": "github:77"}]
+    assert logged(log, "run_transition") == [
         {**about, "from": "pending", "to": "running", "initiator": "system"},
         {**about, "from": "running", "to": "completed", "initiator": "system"},
     ]
-    assert told(log, "run_checkpoint") == [{**about, "stepId": "analysed", "resumable": True}]
-    [ended] = told(log, "run_completed")
+    assert logged(log, "run_checkpoint") == [{**about, "stepId": "analysed", "resumable": True}]
+    [ended] = logged(log, "run_completed")
     assert ended.pop("durationMs") >= 0
     assert ended == {**about, "status": "completed"}
 
@@ -73,10 +73,10 @@ async def test_an_orphaned_run_is_logged_with_its_last_heartbeat(url: str, log: 
         await s.engine.orchestrator.heartbeat(Heartbeat(**head(lease, 1)))
         with pytest.raises(Exception, match=r"RUN_ORPHANED|failed"):
             await engine.result(run, wait=30)
-    [line] = told(log, "orphan_detected")
+    [line] = logged(log, "orphan_detected")
     assert line.pop("lastHeartbeat").endswith("Z")
     assert line == {"runId": run, "tenant": "acme"}
-    assert [line["status"] for line in told(log, "run_completed")] == ["failed"]
+    assert [line["status"] for line in logged(log, "run_completed")] == ["failed"]
 
 
 @pytest.mark.clause("GWI-23")
@@ -87,7 +87,7 @@ async def test_a_replayed_request_is_logged_with_its_run(url: str, log: io.Strin
         body = {"workflow": "echo", "input": {"word": "a"}}
         run = (await caller.post("/runs", json=body, headers={"Idempotency-Key": "once"})).json()["id"]
         await caller.post("/runs", json=body, headers={"Idempotency-Key": "once"})
-    [line] = told(log, "idempotency_hit")
+    [line] = logged(log, "idempotency_hit")
     assert line.pop("key").endswith(":once")
     assert line == {"cachedRunId": run, "tenant": "acme"}
 
@@ -95,8 +95,8 @@ async def test_a_replayed_request_is_logged_with_its_run(url: str, log: io.Strin
 async def test_run_events_are_not_logged_if_they_are_switched_off(url: str, log: io.StringIO) -> None:
     async with site(url, log_runs=False) as s:
         run = await s.engine.scoped(tenant="acme").create("w", PLAN)
-        await failed(s, run, "BROKEN")
-    assert not any(told(log, event) for event in ("run_created", "run_transition", "run_completed"))
+        await fail_next_step(s, run, "BROKEN")
+    assert not any(logged(log, event) for event in ("run_created", "run_transition", "run_completed"))
 
 
 async def test_a_request_is_logged_with_its_route_and_without_secrets(url: str, log: io.StringIO) -> None:
@@ -105,7 +105,7 @@ async def test_a_request_is_logged_with_its_route_and_without_secrets(url: str, 
         caller = await s.caller(key)
         await caller.get("/runs/run_secretly?profile=tenure", headers={"X-Request-ID": "mine-1"})
         await (await s.caller("tn_garbage")).get("/runs")
-    first, second = told(log, "request")
+    first, second = logged(log, "request")
     assert (first["request_id"], first["route"], first["status"]) == ("mine-1", "/runs/{run_id}", 404)
     assert (first["tenant"], first["key_id"]) == ("acme", key.split("_")[1])
     assert (second["route"], second["status"], second["tenant"]) == ("/runs", 401, None)
@@ -125,6 +125,6 @@ async def test_a_defect_is_logged_under_the_request_id_and_not_shown(
         error = answer.json()["error"]
         assert error["code"] == "INTERNAL_ERROR"
         assert "ZeroDivision" not in answer.text
-    [line] = told(log, "request_failed")
+    [line] = logged(log, "request_failed")
     assert line["request_id"] == error["request_id"]
     assert "ZeroDivisionError" in line["traceback"]

@@ -1,4 +1,4 @@
-"""What a server counts: the names and labels of git-with-intent, and our own; labels are bounded."""
+"""Metrics: the names and labels of git-with-intent, Tenure's own, and the limit on labels."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ from tenure.server.http_server import serving
 from tenure.server.observe.metrics import OTHER, TENANTS_MAX, LabelLimiter
 from tenure.server.settings import Settings
 from tests.engine.stage import head
-from tests.server.manual_worker import claim, done, failed
+from tests.server.manual_worker import claim, complete_next_step, fail_next_step
 from tests.server.stage import Site, site
 from tests.server.workflows import register
 
@@ -24,20 +24,22 @@ PLAN = [{"name": "build"}]
 _LINE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
 
 
-async def scraped(s: Site) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Everything that is told, by name and labels."""
-    s.service.metrics._read_at = -1e9  # the gauges are read again
+async def scrape(s: Site) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """All metrics by name and labels."""
+    s.service.metrics._read_at = -1e9  # so that the gauges are read again
     text = (await (await s.caller()).get("/metrics")).text
     found = {}
     for line in text.splitlines():
         if not line.startswith("#"):
-            name, labels, value = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]  # else the test fails
+            name, labels, value = _LINE.fullmatch(line).groups()  # type: ignore[union-attr]  # no match fails the test
             pairs = re.findall(r'(\w+)="([^"]*)"', labels or "")
             found[name, frozenset(pairs)] = float(value)
     return found
 
 
-def at(found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str) -> float | None:
+def value_of(
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str
+) -> float | None:
     return found.get((name, frozenset(labels.items())))
 
 
@@ -52,25 +54,28 @@ async def test_runs_of_git_with_intent_are_counted_in_its_words(url: str) -> Non
         first, second, third = [
             await engine.create("autopilot", PLAN, profile="git-with-intent") for _ in range(3)
         ]
-        await done(s, first)
-        await failed(s, second, "BROKEN")
-        found = await scraped(s)
+        await complete_next_step(s, first)
+        await fail_next_step(s, second, "BROKEN")
+        found = await scrape(s)
         count = "gwi_run_transitions_total"
-        assert at(found, count, from_state="pending", to_state="running", tenant_id="acme") == 2
-        assert at(found, count, from_state="running", to_state="completed", tenant_id="acme") == 1
-        assert at(found, count, from_state="running", to_state="failed", tenant_id="acme") == 1
+        assert value_of(found, count, from_state="pending", to_state="running", tenant_id="acme") == 2
+        assert value_of(found, count, from_state="running", to_state="completed", tenant_id="acme") == 1
+        assert value_of(found, count, from_state="running", to_state="failed", tenant_id="acme") == 1
         length = "gwi_run_duration_seconds"
-        assert at(found, f"{length}_count", type="autopilot", status="completed", tenant_id="acme") == 1
-        assert at(found, f"{length}_count", type="autopilot", status="failed", tenant_id="acme") == 1
+        assert value_of(found, f"{length}_count", type="autopilot", status="completed", tenant_id="acme") == 1
+        assert value_of(found, f"{length}_count", type="autopilot", status="failed", tenant_id="acme") == 1
         assert (
-            at(found, f"{length}_bucket", type="autopilot", status="failed", tenant_id="acme", le="+Inf") == 1
+            value_of(
+                found, f"{length}_bucket", type="autopilot", status="failed", tenant_id="acme", le="+Inf"
+            )
+            == 1
         )
-        assert at(found, "gwi_run_active_gauge", status="pending", tenant_id="acme") == 1
-        assert at(found, "gwi_run_active_gauge", status="completed", tenant_id="acme") is None
+        assert value_of(found, "gwi_run_active_gauge", status="pending", tenant_id="acme") == 1
+        assert value_of(found, "gwi_run_active_gauge", status="completed", tenant_id="acme") is None
         await engine.cancel(third)
-        found = await scraped(s)
-        assert at(found, count, from_state="pending", to_state="cancelled", tenant_id="acme") == 1
-        assert at(found, "gwi_run_active_gauge", status="pending", tenant_id="acme") is None
+        found = await scrape(s)
+        assert value_of(found, count, from_state="pending", to_state="cancelled", tenant_id="acme") == 1
+        assert value_of(found, "gwi_run_active_gauge", status="pending", tenant_id="acme") is None
         assert labels_of(found, count) == {"from_state", "to_state", "tenant_id"}
         assert labels_of(found, f"{length}_count") == {"type", "status", "tenant_id"}
 
@@ -90,10 +95,10 @@ async def test_requests_with_a_key_are_counted_by_source(url: str) -> None:
             409,
             422,
         )
-        found = await scraped(s)
-        assert at(found, "gwi_idempotency_hits_total", source="api", result="miss") == 1
-        assert at(found, "gwi_idempotency_hits_total", source="api", result="hit") == 2
-        assert at(found, "gwi_idempotency_hits_total", source="api", result="conflict") == 1
+        found = await scrape(s)
+        assert value_of(found, "gwi_idempotency_hits_total", source="api", result="miss") == 1
+        assert value_of(found, "gwi_idempotency_hits_total", source="api", result="hit") == 2
+        assert value_of(found, "gwi_idempotency_hits_total", source="api", result="conflict") == 1
 
 
 async def test_runs_of_every_profile_are_counted_in_the_kernels_words(url: str) -> None:
@@ -101,21 +106,21 @@ async def test_runs_of_every_profile_are_counted_in_the_kernels_words(url: str) 
         engine = s.engine.scoped(tenant="acme")
         first = await engine.create("w", PLAN)
         await engine.create("w", PLAN)
-        await done(s, first)
-        found = await scraped(s)
+        await complete_next_step(s, first)
+        found = await scrape(s)
         count = "tenure_run_transitions_total"
-        assert at(found, count, from_state="queued", to_state="running", tenant_id="acme") == 1
-        assert at(found, count, from_state="running", to_state="succeeded", tenant_id="acme") == 1
+        assert value_of(found, count, from_state="queued", to_state="running", tenant_id="acme") == 1
+        assert value_of(found, count, from_state="running", to_state="succeeded", tenant_id="acme") == 1
         length = "tenure_run_duration_seconds_count"
-        assert at(found, length, profile="agent-runs", status="succeeded", tenant_id="acme") == 1
-        assert at(found, "tenure_runs_active", status="queued", tenant_id="acme") == 1
+        assert value_of(found, length, profile="agent-runs", status="succeeded", tenant_id="acme") == 1
+        assert value_of(found, "tenure_runs_active", status="queued", tenant_id="acme") == 1
         assert not any(name.startswith("gwi_") for name, _ in found), "no run had that profile"
         for gauge in ("tenure_queue_age_seconds", "tenure_sweeper_lag_seconds", "tenure_outbox_lag_seconds"):
-            assert at(found, gauge) is not None, gauge
-        assert (at(found, "tenure_queue_age_seconds") or 0) > 0, "one step waits for a worker"
-        assert (at(found, "tenure_commit_batch_size_count") or 0) >= 3
-        assert (at(found, "tenure_commit_seconds_count") or 0) >= 3
-        assert at(found, "tenure_store_up") == 1
+            assert value_of(found, gauge) is not None, gauge
+        assert (value_of(found, "tenure_queue_age_seconds") or 0) > 0, "one step waits for a worker"
+        assert (value_of(found, "tenure_commit_batch_size_count") or 0) >= 3
+        assert (value_of(found, "tenure_commit_seconds_count") or 0) >= 3
+        assert value_of(found, "tenure_store_up") == 1
 
 
 async def test_messages_on_ended_leases_are_counted(url: str) -> None:
@@ -126,7 +131,7 @@ async def test_messages_on_ended_leases_are_counted(url: str) -> None:
         await s.engine.orchestrator.send(Fail(**head(lease, 1), code="X", retryable=False))
         with pytest.raises(TenureError, match="LEASE_STALE"):
             await s.engine.orchestrator.send(Complete(**head(lease, 2)))
-        assert at(await scraped(s), "tenure_stale_messages_total") == 1
+        assert value_of(await scrape(s), "tenure_stale_messages_total") == 1
 
 
 async def test_requests_are_counted_by_route_template(url: str) -> None:
@@ -136,11 +141,11 @@ async def test_requests_are_counted_by_route_template(url: str) -> None:
             await caller.get(f"/runs/{run}")
         await caller.get("/nowhere/1")
         await caller.get("/nowhere/2")
-        found = await scraped(s)
+        found = await scrape(s)
         count = "tenure_http_requests_total"
-        assert at(found, count, route="/runs/{run_id}", method="GET", status="404") == 3
-        assert at(found, count, route=OTHER, method="GET", status="404") == 2
-        assert at(found, "tenure_http_request_seconds_count", route="/runs/{run_id}", method="GET") == 3
+        assert value_of(found, count, route="/runs/{run_id}", method="GET", status="404") == 3
+        assert value_of(found, count, route=OTHER, method="GET", status="404") == 2
+        assert value_of(found, "tenure_http_request_seconds_count", route="/runs/{run_id}", method="GET") == 3
 
 
 async def test_open_streams_are_counted(url: str) -> None:
@@ -148,11 +153,13 @@ async def test_open_streams_are_counted(url: str) -> None:
         caller = await s.as_("viewer")
         async with caller.stream("GET", "/events/stream") as stream:
             assert stream.status_code == 200
-            while at(await scraped(s), "tenure_stream_listeners") != 1:  # noqa: ASYNC110 - as a scraper does
+            while value_of(await scrape(s), "tenure_stream_listeners") != 1:  # noqa: ASYNC110 - as a scraper does
                 await asyncio.sleep(0.01)
-        while at(found := await scraped(s), "tenure_stream_listeners") != 0:  # noqa: ASYNC110 - the same
+        while value_of(found := await scrape(s), "tenure_stream_listeners") != 0:  # noqa: ASYNC110 - the same
             await asyncio.sleep(0.01)
-        assert at(found, "tenure_http_request_seconds_count", route="/events/stream", method="GET") is None
+        assert (
+            value_of(found, "tenure_http_request_seconds_count", route="/events/stream", method="GET") is None
+        )
 
 
 async def test_above_two_hundred_tenants_the_label_is_other(url: str) -> None:
@@ -161,7 +168,7 @@ async def test_above_two_hundred_tenants_the_label_is_other(url: str) -> None:
             await s.engine.scoped(tenant=f"tenant-{n:03}").create("w", PLAN)
             if n == TENANTS_MAX - 1:
                 await s.service.metrics.text()
-        found = await scraped(s)
+        found = await scrape(s)
         name = "tenure_runs_active"
         tenants = {
             value
@@ -171,7 +178,7 @@ async def test_above_two_hundred_tenants_the_label_is_other(url: str) -> None:
             if label == "tenant_id"
         }
         assert len(tenants) == TENANTS_MAX + 1
-        assert at(found, name, status="queued", tenant_id=OTHER) == 3
+        assert value_of(found, name, status="queued", tenant_id=OTHER) == 3
 
 
 def test_the_number_of_label_values_is_limited() -> None:
@@ -200,16 +207,19 @@ async def test_a_sealing_server_counts_seals_and_reports_a_lost_key(tmp_path: Pa
     async with engine, serving(engine, Settings(port=0)) as (service, address), AsyncExitStack() as callers:
         s = Site(engine, service, address, callers)
         await s.tenant("acme")
-        found = await scraped(s)
-        assert (at(found, "tenure_signing_key_lost"), at(found, "tenure_seal_failures_total")) == (0.0, 0.0)
+        found = await scrape(s)
+        assert (
+            value_of(found, "tenure_signing_key_lost"),
+            value_of(found, "tenure_seal_failures_total"),
+        ) == (0.0, 0.0)
         key.unlink()
         await engine.cancel(await engine.create("build", PLAN))
-        while at(found := await scraped(s), "tenure_signing_key_lost") == 0.0:  # noqa: ASYNC110 - another task's work
+        while value_of(found := await scrape(s), "tenure_signing_key_lost") == 0.0:  # noqa: ASYNC110 - another task's work
             await asyncio.sleep(0.05)
-        assert at(found, "tenure_seal_failures_total") == 1.0
-        assert at(found, "tenure_seals_total") == 0.0
+        assert value_of(found, "tenure_seal_failures_total") == 1.0
+        assert value_of(found, "tenure_seals_total") == 0.0
 
 
 async def test_a_server_that_does_not_seal_has_no_sealing_metrics(url: str) -> None:
     async with site(url) as s:
-        assert at(await scraped(s), "tenure_signing_key_lost") is None
+        assert value_of(await scrape(s), "tenure_signing_key_lost") is None

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: schemathesis finds no answer that is not in it, and the page of it needs nobody else."""
+"""The OpenAPI document is correct: schemathesis finds no undocumented answer. Its page loads nothing from other servers."""
 
 import asyncio
 import json
@@ -120,27 +120,29 @@ async def test_dns_rebinding_reveals_nothing(url: str) -> None:
 
 
 @contextmanager
-def served(url: str, folder: Path) -> Iterator[str]:
-    """A server in a process of its own, as it is in use; its address."""
+def server_process(url: str, folder: Path) -> Iterator[str]:
+    """Start a server in its own process, as in production; yields its address."""
     words = [sys.executable, "-m", "tenure.cli", "serve", "--port", "0", "--db", url, "--no-log-runs"]
     with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         address: str = json.loads(running.stdout.readline())["address"]
-        told: list[str] = []
-        reading = threading.Thread(target=lambda: told.extend(running.stdout or ()))
+        output: list[str] = []
+        reading = threading.Thread(target=lambda: output.extend(running.stdout or ()))
         reading.start()
         try:
             yield address
         finally:
             running.send_signal(signal.SIGTERM)
             reading.join()
-    assert not [line for line in told if "request_failed" in line], "nothing failed inside"
+    assert not [line for line in output if "request_failed" in line], (
+        "no request failed with an internal error"
+    )
 
 
 def explore(
     address: str, bearer: str, *words: str, folder: Path, seed: int, about: Mapping[str, str] | None = None
 ) -> int:
-    """Have schemathesis look for an answer that is not in the document; how many cases it has sent."""
+    """Let schemathesis search for undocumented answers. Returns the number of cases that it sent."""
     settings = folder / "schemathesis.toml"
     given = "".join(f'"{name}" = "{value}"\n' for name, value in (about or {}).items())
     settings.write_text(f"[parameters]\n{given}")
@@ -160,8 +162,8 @@ def explore(
     return int(sent[1])
 
 
-class Made(NamedTuple):
-    """What is there to be asked about."""
+class CreatedObjects(NamedTuple):
+    """Objects and credentials for schemathesis."""
 
     everything: str
     """The key of a person with every role."""
@@ -171,7 +173,7 @@ class Made(NamedTuple):
     token: str
 
 
-async def furnished(url: str) -> Made:
+async def create_objects(url: str) -> CreatedObjects:
     async with site(url) as s:
         await register(s.engine, patient)
         caller = await s.as_("operator")
@@ -179,19 +181,21 @@ async def furnished(url: str) -> Made:
         await start(s)
         (lease,) = await claim(await s.as_("runner"))
         key = await s.key(*EVERY, person="anna")
-        return Made(key, await s.operator_key(), run, lease["id"], lease["token"])
+        return CreatedObjects(key, await s.operator_key(), run, lease["id"], lease["token"])
 
 
 @pytest.mark.parametrize("url", ["sqlite", "postgres"] if HUNTED else ["sqlite"], indirect=True)
 def test_schemathesis_finds_no_undocumented_response(url: str, tmp_path: Path) -> None:
-    """Answers are made before a store is asked, or of what any store answers: `make hunt` looks at PostgreSQL's, too."""
+    """Answers hardly depend on the store, so SQLite is enough here. `make hunt` uses PostgreSQL, too."""
     with asyncio.Runner() as runner:
-        made = runner.run(furnished(url))
-    phases = "coverage,fuzzing" if HUNTED else "fuzzing"  # the former are most of a hunt's cases, and quick
+        made = runner.run(create_objects(url))
+    phases = (
+        "coverage,fuzzing" if HUNTED else "fuzzing"
+    )  # the coverage phase is fast and sends most cases of a hunt
     words = ("--phases", phases, "--max-examples", str(max(3, cases(1))))
     known = ("--phases", phases, "--max-examples", str(max(5, cases(2))), "--include-path-regex")
     about = {"run_id": made.run, "name": "news", "key": "main", "wait": "0"}
-    with served(url, tmp_path) as address:
+    with server_process(url, tmp_path) as address:
         sent, seed = 0, SEED
         while seed == SEED or sent < HUNTED / STORES:
             seed += 1

@@ -1,4 +1,4 @@
-"""Everything that reads bytes of a stranger takes time in proportion to them: no text of 32 KB or of a body stops a server."""
+"""Every parser of untrusted bytes takes linear time: no header of 32 KB and no body can block a server."""
 
 import ast
 import importlib
@@ -57,7 +57,7 @@ class Text(NamedTuple):
 
 
 def _texts() -> list[Text]:
-    """Texts that are hard on parsers. Few have the end that they should have."""
+    """Texts that are hard for parsers. Most lack their correct end."""
     return [Text(unit, first, last) for unit in UNITS for first, last in AROUND]
 
 
@@ -110,7 +110,7 @@ HEADERS: dict[str, Callable[[str], Any]] = {
         {"webhook-signature": text, "webhook-id": text, "webhook-timestamp": text}, b"x", [b"secret"], NOW
     ),
 }
-"""What reads a header, a path or a query, before anybody knows who sends it."""
+"""Parsers of headers, paths and queries that run before authentication."""
 
 BODIES: dict[str, Callable[[bytes], Any]] = {
     "depth": lambda body: check_depth(body, 64),
@@ -131,7 +131,7 @@ BODIES: dict[str, Callable[[bytes], Any]] = {
     "an event": lambda body: events.parse_generic("hook", {"webhook-id": "a"}, body),
     "a template": lambda body: list(templates.split_template(body.decode())),
 }
-"""What reads a body."""
+"""Parsers of bodies."""
 
 
 def _reading(read: Callable[[Any], Any], make: Callable[[int], Any], size: int) -> Callable[[], Any]:
@@ -163,9 +163,9 @@ def test_a_body_is_read_in_linear_time(name: str) -> None:
 
 _SEARCHES = {"search", "finditer", "findall", "sub", "subn", "split"}
 BESIDE = (durations, ids, secrets, suggestions, expression, yaml_parser, cel_syntax, templates, urls)
-"""Modules that read what strangers send, and lie outside of the server."""
+"""Modules outside of the server that parse untrusted input."""
 SIZES = {"tenure.expressions.expression._PATH": EXPRESSION_BYTES_MAX}
-"""What is given to a pattern at most, where that is less than the rest."""
+"""The largest inputs of patterns that have a smaller limit than the others."""
 
 
 def _modules() -> Iterator[Any]:
@@ -175,7 +175,7 @@ def _modules() -> Iterator[Any]:
 
 
 def _patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
-    """Every regular expression of those modules: where it stands, itself, and whether anything is searched with it."""
+    """Every regular expression of those modules: its place, the pattern, and whether `search` uses it."""
     for module in _modules():
         tree = ast.parse(inspect.getsource(module))
         searched = {
@@ -209,7 +209,7 @@ def _patterns() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
 
 def test_every_pattern_is_matched_in_linear_time() -> None:
     found = list(_patterns())
-    assert len(found) > 25, "the patterns are not found any more"
+    assert len(found) > 25, "the search for patterns no longer finds them"
     for where, pattern, searched in found:
         for text in _texts():
 

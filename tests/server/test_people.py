@@ -1,4 +1,4 @@
-"""People: enrolled by a one-time code, changed by admins but not by themselves, linked to Slack by proof."""
+"""People: enrolment by a one-time code, changes by other admins only, links to Slack accounts by a code."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ from tenure.clock import us
 from tests.server.stage import ACME, Site, problem, site
 
 
-async def ada(s: Site, **given: object) -> str:
-    """A person who has not enrolled yet; the code."""
+async def create_ada(s: Site, **given: object) -> str:
+    """Create a person who has not enrolled yet; returns the code."""
     admin = await s.as_("admin")
     body = {"id": "ada", "name": "Ada Lovelace", "roles": ["approver"], "groups": ["release"], **given}
     assert (await admin.post("/people", json=body)).status_code == 201
@@ -17,7 +17,7 @@ async def ada(s: Site, **given: object) -> str:
 
 async def test_a_person_enrols_with_a_code_and_alone_sees_the_key(url: str) -> None:
     async with site(url) as s:
-        code = await ada(s)
+        code = await create_ada(s)
         admin, stranger = await s.as_("admin"), await s.caller()
         waiting = (await admin.get("/people/ada")).json()
         assert waiting["enrolment_until"] is not None
@@ -36,12 +36,12 @@ async def test_a_person_enrols_with_a_code_and_alone_sees_the_key(url: str) -> N
         secret = made["key"]["key"].removeprefix(f"tn_{made['key']['id']}_")
         seen = [(await admin.get(path)).text for path in ("/keys", "/people", "/people/ada", "/audit")]
         assert all(secret not in text and code not in text for text in seen)
-        assert "Lovelace" not in seen[-1], "names are not in the chain"
+        assert "Lovelace" not in seen[-1], "the audit chain contains no names"
 
 
 async def test_an_enrolment_code_works_once_even_concurrently(url: str) -> None:
     async with site(url) as s:
-        code, stranger = await ada(s), await s.caller()
+        code, stranger = await create_ada(s), await s.caller()
         answers = await asyncio.gather(*(stranger.post("/enrolments", json={"code": code}) for _ in range(5)))
         assert sorted(answer.status_code for answer in answers) == [201, 401, 401, 401, 401]
         refused = next(answer for answer in answers if answer.status_code == 401)
@@ -53,7 +53,7 @@ async def test_an_enrolment_code_works_once_even_concurrently(url: str) -> None:
 async def test_every_invalid_code_gets_the_same_answer(url: str) -> None:
     async with site(url) as s:
         stranger, admin = await s.caller(), await s.as_("admin")
-        expired = await ada(s)
+        expired = await create_ada(s)
         s.engine.store.shift_clock(us(72 * 3600 + 1))
         void = (await admin.post("/people/ada/enrolment", json={"expires_in": 3600})).json()["code"]
         (await admin.post("/people/ada/enrolment")).json()
@@ -75,11 +75,11 @@ async def test_every_invalid_code_gets_the_same_answer(url: str) -> None:
 async def test_enrolling_again_ends_the_old_keys(url: str) -> None:
     async with site(url) as s:
         stranger, admin = await s.caller(), await s.as_("admin")
-        first = (await stranger.post("/enrolments", json={"code": await ada(s)})).json()["key"]["key"]
+        first = (await stranger.post("/enrolments", json={"code": await create_ada(s)})).json()["key"]["key"]
         old = await s.caller(first)
         assert (await old.get("/session")).status_code == 200
         code = (await admin.post("/people/ada/enrolment")).json()["code"]
-        assert (await old.get("/session")).status_code == 200, "until the code is used"
+        assert (await old.get("/session")).status_code == 200, "the old key works until the code is used"
         second = (await stranger.post("/enrolments", json={"code": code})).json()["key"]["key"]
         assert problem(await old.get("/session")) == "UNAUTHENTICATED"
         assert (await (await s.caller(second)).get("/session")).status_code == 200
@@ -142,7 +142,7 @@ async def test_a_slack_account_is_linked_with_a_code_from_slack(url: str) -> Non
         again = await bob.put("/me/slack", json={"code": code})
         assert (again.status_code, problem(again)) == (422, "SLACK_CODE_INVALID")
 
-        # Whoever proves to have the account now has it.
+        # A new proof moves the account to the other person.
         code = await s.identity.slack_code(ACME, "T1", "U1")
         assert (await cleo.put("/me/slack", json={"code": code})).status_code == 200
         found = await s.identity.find_person_by_slack(ACME, "T1", "U1")
@@ -197,7 +197,7 @@ async def test_invalid_people_and_clients_are_refused_with_their_place(url: str)
             answer = await admin.post("/people", json={**fine, "groups": groups})
             assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT"), groups
         assert (await admin.post("/people", json={**fine, "id": "twice"})).status_code == 201
-        for path in ("/people", "/clients"):  # they share their ids
+        for path in ("/people", "/clients"):  # people and clients share one space of ids
             answer = await admin.post(path, json={**fine, "id": "twice"})
             assert (answer.status_code, problem(answer)) == (409, "ALREADY_EXISTS")
         for seconds in (0, 59, 1e9, "soon"):

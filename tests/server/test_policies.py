@@ -1,4 +1,4 @@
-"""Policies and freezes over HTTP: admins publish, two people make it so, and nobody else."""
+"""Policies and freezes over HTTP: admins publish a policy, and two people activate it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_a_policy_is_published_listed_and_read(url: str) -> None:
         answer = await admin.post("/policies", json={"text": TEXT})
         assert (answer.status_code, answer.headers["location"]) == (201, "/policies/1")
         assert (await admin.post("/policies", json={"text": TEXT})).status_code == 200, (
-            "the same text, the same version"
+            "the same text keeps its version"
         )
         assert (await publish(admin, OTHER))["version"] == 2
         page = (await viewer.get("/policies", params={"limit": 1})).json()
@@ -63,7 +63,9 @@ async def test_activating_a_version_needs_two_people(url: str) -> None:
         assert (await ada.post("/policies/1/withdraw")).json()["proposed_by"] is None
         assert problem(await admin.post("/policies/1/activate")) == "FORBIDDEN"
         assert problem(await eve.post("/policies/1/activate")) == "FORBIDDEN"
-        assert problem(await bob.post("/policies/1/activate")) == "FORBIDDEN", "an approver does not propose"
+        assert problem(await bob.post("/policies/1/activate")) == "FORBIDDEN", (
+            "an approver cannot propose a version"
+        )
         proposed = (await ada.post("/policies/1/activate")).json()
         assert (proposed["state"], proposed["policy"]["proposed_by"], proposed["policy"]["active"]) == (
             "proposed",
@@ -72,7 +74,7 @@ async def test_activating_a_version_needs_two_people(url: str) -> None:
         )
         assert problem(await ada.post("/policies/1/activate")) == "SECOND_PERSON_NEEDED"
         assert problem(await admin.post("/policies/1/activate")) == "FORBIDDEN", (
-            "a service is no second person"
+            "a service does not count as a second person"
         )
         done = (await bob.post("/policies/1/activate")).json()
         assert (done["state"], done["policy"]["active"], done["policy"]["proposed_by"]) == (
@@ -136,8 +138,8 @@ async def test_freezing_needs_one_person_and_thawing_two(url: str) -> None:
         ]  # fmt: skip
 
 
-async def denied(s: Site, request: bytes | None = None) -> str:
-    """A run whose action was denied for want of a rule."""
+async def run_with_denied_act(s: Site, request: bytes | None = None) -> str:
+    """A run whose act was denied because no rule matched."""
     runner = await s.as_("runner")
     run = await s.engine.scoped(tenant=ACME, actor="person:rita").create(
         "release", [{"name": "build", "tool": "build"}]
@@ -162,7 +164,7 @@ async def denied(s: Site, request: bytes | None = None) -> str:
 
 async def test_verdicts_of_a_run_are_listed_and_judged_by_another_policy(url: str) -> None:
     async with site(url) as s:
-        run = await denied(s)
+        run = await run_with_denied_act(s)
         viewer, admin = await s.as_("viewer"), await s.as_("admin")
         [one] = (await viewer.get(f"/runs/{run}/decisions")).json()["items"]
         assert (one["step"], one["action"], one["version"], one["outcome"], one["rules"], one["error"]) == (
@@ -199,7 +201,7 @@ async def test_verdicts_of_a_run_are_listed_and_judged_by_another_policy(url: st
 
 async def test_denied_actions_are_listed_with_target_and_fields(url: str) -> None:
     async with site(url) as s:
-        run = await denied(s, b'{"fields":{"json":1},"target":{"url":"/a"}}')
+        run = await run_with_denied_act(s, b'{"fields":{"json":1},"target":{"url":"/a"}}')
         [one] = (await (await s.as_("viewer")).get(f"/runs/{run}/decisions")).json()["items"]
         assert one["request"] == {"fields": {"json": 1}, "target": {"url": "/a"}}
         admin = await s.as_("admin")

@@ -1,4 +1,4 @@
-"""Any run in any profile's words, and in the shapes that two of them have."""
+"""Any run in the words of any profile, and in the document formats of two profiles."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from tenure.clock import us
 from tenure.kernel import profiles
 from tenure.shapes.runs import RunTrigger
 from tests.profiles.custom import profiles_in_use, use_profiles
-from tests.server.manual_worker import claim, complete, done, failed, recorded
+from tests.server.manual_worker import claim, complete, complete_next_step, fail_next_step, save_checkpoint
 from tests.server.stage import Site, problem, site
 from tests.server.workflows import register
 
@@ -22,7 +22,7 @@ AGENT = {"profile": "agent-runs"}
 
 
 def _documented() -> dict[str, bool]:
-    """The fields of git-with-intent's section 6.2, and whether they must be there."""
+    """The fields of git-with-intent's section 6.2, and whether they are required."""
     text = (SEEDS / "git-with-intent.md").read_text()
     block = text.split("### 6.2 Run Document")[1].split("```")[1]
     found = re.findall(r"^  (\w+)(\??): ", block, re.MULTILINE)
@@ -51,7 +51,7 @@ async def a_run(s: Site, profile: str = "tenure") -> str:
 @pytest.mark.parametrize("profile", ["git-with-intent", "delta-ci"])
 async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, profile: str) -> None:
     fields = _documented()
-    assert len(fields) == 23, "section 6.2 has been read"
+    assert len(fields) == 23, "all fields of section 6.2 are found"
     async with site(url) as s:
         viewer, run = await s.as_("viewer"), await a_run(s, profile)
         fresh = (await viewer.get(f"/runs/{run}", params=GWI)).json()
@@ -62,11 +62,11 @@ async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, pro
         assert (fresh["idempotencyKey"], fresh["a2aCorrelationId"]) == ("delivery-1", "corr-1")
         lease = await claim(s, run)
         assert lease is not None
-        await recorded(s, lease, "look/at#2", 1, output=b'"seen"')
+        await save_checkpoint(s, lease, "look/at#2", 1, output=b'"seen"')
         at_work = (await viewer.get(f"/runs/{run}", params=GWI)).json()
         assert (at_work["status"], at_work["currentStep"]) == ("running", "plan/all#1")
         await complete(s, lease, b'{"n": 1}')
-        await done(s, run, b'"done"')
+        await complete_next_step(s, run, b'"done"')
         ended = (await viewer.get(f"/runs/{run}", params=GWI)).json()
         assert (ended["status"], ended["result"]) == ("completed", "done")
         assert {"completedAt", "durationMs", "lastHeartbeatAt"} <= set(ended)
@@ -101,7 +101,7 @@ async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, pro
 async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> None:
     examples = _status_json()
     assert [one["status"] for one in examples] == ["running", "completed", "failed"], (
-        "section 3 has been read"
+        "all examples of section 3 are found"
     )
     fields = list(examples[0])
     async with site(url) as s:
@@ -110,13 +110,13 @@ async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> Non
 
         async def status(run: str) -> dict[str, Any]:
             body: dict[str, Any] = (await viewer.get(f"/runs/{run}/status", params=AGENT)).json()
-            assert list(body) == fields, "these fields, in this order, and no other"
+            assert list(body) == fields, "exactly these fields, in this order"
             return body
 
         run = await engine.create("archivist-violin", plan)
         fresh = await status(run)
         assert (fresh["status"], fresh["started_at"], fresh["error"]) == ("queued", None, None)
-        await done(s, run)
+        await complete_next_step(s, run)
         lease = await claim(s, run)
         assert lease is not None
         now = await status(run)
@@ -135,8 +135,8 @@ async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> Non
         assert (now["run_id"], now["agent_slug"]) == (run, "archivist-violin")
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", now["started_at"])
         await complete(s, lease)
-        await done(s, run)
-        await done(s, run)
+        await complete_next_step(s, run)
+        await complete_next_step(s, run)
         ended = await status(run)
         assert (ended["status"], ended["current_step"], ended["steps_completed"]) == (
             "completed",
@@ -150,8 +150,8 @@ async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> Non
             ("MY_OWN", "INTERNAL_ERROR: MY_OWN: execution exceeded 600s limit"),
         ):
             broken = await engine.create("archivist-violin", plan, trigger=RunTrigger(type="scheduled"))
-            await done(s, broken)
-            await failed(s, broken, reason, b"execution exceeded 600s limit")
+            await complete_next_step(s, broken)
+            await fail_next_step(s, broken, reason, b"execution exceeded 600s limit")
             body = await status(broken)
             assert body["error"] == error
             assert (body["status"], body["trigger"], body["current_step"]) == (
@@ -215,7 +215,7 @@ async def test_a_server_without_a_custom_profile_serves_all_other_runs(url: str)
 
 @pytest.mark.clause("GWI-24")
 async def test_a_lost_run_tells_api_clients_why(url: str) -> None:
-    """An owner that is lost without a checkpoint, and one that had begun what can neither be skipped nor repeated."""
+    """One worker is lost without a checkpoint. Another is lost during work that can be neither skipped nor repeated."""
     async with site(url) as s:
         viewer, engine = await s.as_("viewer"), s.engine.scoped(tenant="acme")
         for unsafe, reason in ((False, "RUN_ORPHANED"), (True, "RUN_RESUME_FAILED")):
@@ -223,7 +223,7 @@ async def test_a_lost_run_tells_api_clients_why(url: str) -> None:
             lease = await claim(s, run)
             assert lease is not None
             if unsafe:
-                await recorded(
+                await save_checkpoint(
                     s, lease, "pull request", 1, state="started", idempotent=False, resumable=False
                 )
             s.engine.store.shift_clock(us(301 if not unsafe else 602))

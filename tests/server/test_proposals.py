@@ -1,4 +1,4 @@
-"""Proposals over HTTP: nobody waits for them, the inbox counts them, a person decides them, also after the run."""
+"""Proposals over HTTP: no run waits for them, the inbox counts them, and a person decides them, even after the run has ended."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.server.stage import problem, site
 
 @tenure.workflow
 async def proposing(names: list[str]) -> int:
-    """Proposes to rename things, and ends without waiting for an answer."""
+    """Proposes renames and ends without waiting for an answer."""
     for name in names:
         await tenure.propose(f"Rename {name}", {"to": name.upper()})
     return len(names)
@@ -33,7 +33,9 @@ async def test_proposals_are_listed_counted_and_decided_after_their_run(url: str
         assert [one["action"] for one in pending] == ["Rename c", "Rename b", "Rename a"], "newest first"
         assert {one["run_id"] for one in pending} == {run.id}
         assert pending[0]["question"] == {"to": "C"}
-        assert (await viewer.get("/approvals")).json()["items"] == [], "a proposal is no approval"
+        assert (await viewer.get("/approvals")).json()["items"] == [], (
+            "a proposal is not listed as an approval"
+        )
         both = (await viewer.get("/approvals", params={"kind": "any"})).json()["items"]
         assert both == pending
 
@@ -43,14 +45,16 @@ async def test_proposals_are_listed_counted_and_decided_after_their_run(url: str
 
         c, b, a = (f"/proposals/{one['id']}/decision" for one in pending)
         yes = await ada.post(a, json={"decision": "accept", "reason": "please"})
-        assert (yes.status_code, yes.json()["status"]) == (200, "approved"), "also by who asked for the run"
+        assert (yes.status_code, yes.json()["status"]) == (200, "approved"), (
+            "the requester of the run may decide a proposal"
+        )
         no = await bob.post(b, json={"decision": "reject"})
         assert (no.status_code, no.json()["status"]) == (200, "rejected")
         again = await bob.post(b, json={"decision": "reject"})
         assert (again.status_code, again.json()["again"]) == (200, True)
         for who, path, body in ((bob, a, "reject"), (ada, b, "approve")):
             late = await who.post(path, json={"decision": body})
-            assert late.status_code == 409, "it has been decided"
+            assert late.status_code == 409, "the proposal has been decided"
         client = await s.as_("approver")
         refused = await client.post(c, json={"decision": "accept"})
         assert (refused.status_code, problem(refused)) == (403, "APPROVER_NOT_ELIGIBLE")
@@ -76,4 +80,6 @@ async def test_another_tenants_proposal_looks_missing(url: str) -> None:
         approval = "apr" + mine["id"].removeprefix("prop")
         ada = await s.person("ada")
         answer = await ada.post(f"/approvals/{approval}/decision", json={"decision": "approve"})
-        assert (answer.status_code, problem(answer)) == (404, "APPROVAL_NOT_FOUND"), "it has another name"
+        assert (answer.status_code, problem(answer)) == (404, "APPROVAL_NOT_FOUND"), (
+            "a proposal cannot be decided as an approval"
+        )

@@ -1,4 +1,4 @@
-"""Receipts that nobody knows the end of stand in the inbox, and a person who is not behind the run settles them (I38, I43)."""
+"""Receipts with an unknown outcome are in the inbox, and a person who is not involved in the run settles them (I38, I43)."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ def stage(url: str, service: ServiceDouble, policy: str = ALLOW) -> Any:
     return site(url, connectors=[connector(service.url, service.mode)], policy=policy)
 
 
-async def unknown(s: Site, service: ServiceDouble) -> tuple[str, dict[str, Any]]:
-    """A run of Olga's whose only act was answered by nothing; its id, and the receipt in the inbox."""
+async def run_with_unknown_receipt(s: Site, service: ServiceDouble) -> tuple[str, dict[str, Any]]:
+    """Start a run of Olga's whose only act gets no answer. Returns its id and the receipt in the inbox."""
     service.trouble(drop="after")
     run = await s.engine.scoped(tenant="acme", actor="person:olga").start(order, 7)
     viewer = await s.as_("viewer")
@@ -32,13 +32,13 @@ async def unknown(s: Site, service: ServiceDouble) -> tuple[str, dict[str, Any]]
         if found:
             return run.id, found[0]
         await asyncio.sleep(0.01)
-    raise AssertionError("nothing is unknown")
+    raise AssertionError("no unknown receipt appears")
 
 
 @pytest.mark.clause("GOV-08")
 async def test_an_unknown_action_is_in_the_inbox_with_its_details(url: str, service: ServiceDouble) -> None:
     async with stage(url, service) as s, s.engine.worker(order):
-        run, receipt = await unknown(s, service)
+        run, receipt = await run_with_unknown_receipt(s, service)
         viewer = await s.as_("viewer")
         assert receipt["run_id"] == run
         assert (receipt["action"], receipt["state"], receipt["repeats"]) == ("http.post", "unknown", "none")
@@ -55,14 +55,14 @@ async def test_an_unknown_action_is_in_the_inbox_with_its_details(url: str, serv
             answer = await theirs.get(path)
             assert (answer.status_code, problem(answer)) == (404, "RECEIPT_NOT_FOUND")
         assert (await theirs.get("/receipts")).json()["items"] == []
-        assert len(service.effects) == 1, "nobody has called again"
+        assert len(service.effects) == 1, "the call is not repeated"
 
 
 async def test_only_an_approver_who_is_not_involved_settles_a_receipt(
     url: str, service: ServiceDouble
 ) -> None:
     async with stage(url, service) as s, s.engine.worker(order):
-        run, receipt = await unknown(s, service)
+        run, receipt = await run_with_unknown_receipt(s, service)
         path, done = f"/receipts/{receipt['id']}/settle", {"outcome": "done", "result": {"json": {"no": 9}}}
         for who, code in (
             (await s.as_("approver"), "APPROVER_NOT_ELIGIBLE"),
@@ -92,7 +92,7 @@ async def test_a_receipt_is_settled_as_not_done_or_called_again(
     url: str, service: ServiceDouble, outcome: str, effects: int
 ) -> None:
     async with stage(url, service) as s, s.engine.worker(order):
-        run, receipt = await unknown(s, service)
+        run, receipt = await run_with_unknown_receipt(s, service)
         ada = await s.person("ada")
         answer = await ada.post(f"/receipts/{receipt['id']}/settle", json={"outcome": outcome})
         assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""The SDK's worker at a server: everything it does beside a database it does over HTTP."""
+"""The SDK's worker with a server: it can do everything over HTTP that it does with a database."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def acme(s: Site) -> Engine:
 
 @pytest.fixture(autouse=True)
 def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place for large payloads."""
+    """A folder for large payloads."""
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
@@ -143,7 +143,7 @@ async def test_a_remote_worker_acknowledges_a_cancel(url: str, tmp_path: Path) -
         assert (await acme(s).get(run.id)).status == "canceled"
 
 
-# --------------------------------------------------------------------------------------- processes of their own
+# --------------------------------------------------------------------------------------- worker processes
 
 ROOT = Path(__file__).parents[2]
 
@@ -161,7 +161,7 @@ def worker_process(s: Site, key_file: Path, **environment: str) -> subprocess.Po
 
 @asynccontextmanager
 async def process(s: Site, tmp_path: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
-    """Such a process; ended with the block, whatever it does."""
+    """A worker process that is killed at the end of the block."""
     key_file = tmp_path / "runner.key"
     key_file.write_text(await s.key("runner"))
     started = worker_process(s, key_file)
@@ -188,8 +188,8 @@ async def test_another_worker_continues_the_run_of_a_killed_one(url: str, tmp_pa
             open_gate(folder, "gate")
             assert await run.result(wait=30) == "done"
             assert flows.pids(folder) == [first.pid, second.pid]
-        told = [line for line in notes(folder) if not line.startswith("at the gate")]
-        assert told == ["first", "last"]
+        lines = [line for line in notes(folder) if not line.startswith("at the gate")]
+        assert lines == ["first", "last"]
         (registered,) = await s.engine.store.read("workflow_named", "acme", "remote_gated")
         assert registered.kind == "code"
 
@@ -207,7 +207,7 @@ async def test_a_stopping_worker_releases_its_work(url: str, tmp_path: Path) -> 
                 return [row.reason for row in await attempts(s, run.id)] == ["release"]
 
             await until(released, "the release", 30)
-            await until(lambda: worker.poll() is not None, "its end", 30)
+            await until(lambda: worker.poll() is not None, "the exit of the worker", 30)
             assert worker.returncode == 0
         open_gate(folder, "gate")
         async with remote_worker(s, flows.remote_gated):
@@ -215,7 +215,7 @@ async def test_a_stopping_worker_releases_its_work(url: str, tmp_path: Path) -> 
 
 
 async def attempts(s: Site, run: str) -> list[Any]:
-    """All tries of a run's step."""
+    """All attempts of a run."""
     return await s.engine.store.read("attempts_of", run_int(run))
 
 
@@ -236,8 +236,8 @@ async def test_a_key_is_taken_from_a_file_or_the_environment_only(url: str, tmp_
 
 
 async def to_end(one: subprocess.Popen[bytes]) -> int:
-    """Its exit code."""
-    await until(lambda: one.poll() is not None, "its end", 60)
+    """Wait for the process; returns its exit code."""
+    await until(lambda: one.poll() is not None, "the exit of the worker", 60)
     return one.returncode
 
 
@@ -246,7 +246,7 @@ async def to_end(one: subprocess.Popen[bytes]) -> int:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_messages_over_a_bad_connection_have_one_effect(url: str, tmp_path: Path, when: str) -> None:
-    """Failure 17, with the SDK: claims and batches of messages are cut, again and again."""
+    """Failure 17, with the SDK: connections break repeatedly during claims and message batches."""
     folder = str(tmp_path)
     async with site(url) as s, cutting(s.address) as proxy:
         proxy.cut(when, "/runner/claim", 3)
@@ -270,7 +270,7 @@ async def test_messages_over_a_bad_connection_have_one_effect(url: str, tmp_path
 
 @pytest.mark.guard_seconds(120)
 async def test_a_worker_that_loses_its_server_stops_its_work(url: str, tmp_path: Path) -> None:
-    """Failure 22, over HTTP: nothing is done any more under a lease that may be another's."""
+    """Failure 22, over HTTP: a worker stops when another worker may have its lease."""
     folder = str(tmp_path)
     async with site(url) as s, cutting(s.address) as proxy:
         run = await acme(s).start(flows.remote_gated, folder)

@@ -1,4 +1,4 @@
-"""Nobody approves what they have asked for, whichever way they asked: by a client, a schedule, a hook or another run."""
+"""Nobody approves a run that they requested, directly or through a client, a schedule, a hook or another run."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ pytestmark = pytest.mark.clause("APR-10")
 
 
 async def people(s: Site) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
-    """Ada and Bob may do everything, each for themselves; and there is something to approve."""
+    """Ada and Bob with all roles, and a workflow with an approval."""
     ada, bob = await s.person("ada", *BOTH), await s.person("bob", *BOTH)
-    await registered(s, DOCUMENT)
+    await register_as_service(s, DOCUMENT)
     return ada, bob
 
 
-async def registered(s: Site, document: dict[str, Any]) -> None:
-    """A workflow that none of those who approve has registered."""
+async def register_as_service(s: Site, document: dict[str, Any]) -> None:
+    """Register a workflow as a service, so that no approver is involved."""
     service = await s.as_("operator")
     assert (await service.put(f"/workflows/{document['name']}", json=document)).status_code == 201
 
 
-async def refused(person: httpx.AsyncClient, run: str) -> None:
-    """This person has asked for the run."""
+async def check_refused(person: httpx.AsyncClient, run: str) -> None:
+    """Check that the person cannot approve the run, as its requester."""
     answer = await person.post(f"/runs/{run}/approve", json=YES)
     assert (answer.status_code, problem(answer)) == (403, "APPROVER_IS_REQUESTER")
 
 
-async def approved(person: httpx.AsyncClient, run: str) -> None:
-    """This person has not."""
+async def check_approved(person: httpx.AsyncClient, run: str) -> None:
+    """Check that the person can approve the run."""
     answer = await person.post(f"/runs/{run}/approve", json=YES)
     assert (answer.status_code, answer.json()["status"]) == (200, "approved")
 
@@ -56,10 +56,10 @@ async def test_the_creator_of_a_client_cannot_approve_its_runs(url: str) -> None
         assert cleared.json()["owner"] == "ada"
         client = await s.caller((await ada.post("/keys", json={"client": "ci"})).json()["key"])
         again = await client.post("/clients", json={"id": "ci2", "name": "CI", "roles": ["operator"]})
-        assert again.json()["owner"] == "ada", "nor does a client of a client belong to nobody"
+        assert again.json()["owner"] == "ada", "a client that a client creates has the same owner"
         run = (await client.post("/runs", json={"workflow": "deploy"})).json()["id"]
-        await refused(ada, run)
-        await approved(bob, run)
+        await check_refused(ada, run)
+        await check_approved(bob, run)
 
 
 async def test_the_person_who_triggers_or_changes_a_schedule_requests_its_runs(url: str) -> None:
@@ -67,9 +67,9 @@ async def test_the_person_who_triggers_or_changes_a_schedule_requests_its_runs(u
         ada, bob = await people(s)
         assert (await ada.post("/schedules", json={**SCHEDULE, "name": "nightly"})).status_code == 201
         run = (await bob.post("/schedules/nightly/trigger")).json()["id"]
-        await refused(bob, run)
-        await refused(ada, run)  # the schedule is hers
-        await approved(await s.person("carol"), run)
+        await check_refused(bob, run)
+        await check_refused(ada, run)  # she owns the schedule
+        await check_approved(await s.person("carol"), run)
         changed = await bob.put("/schedules/nightly", json={**SCHEDULE, "revision": 1})
         assert changed.json()["owner"] == "person:bob"
 
@@ -89,12 +89,12 @@ async def test_the_person_who_reruns_a_run_is_its_requester(url: str) -> None:
     async with site(url) as s:
         ada, bob = await people(s)
         run = (await ada.post("/runs", json={"workflow": "deploy"})).json()["id"]
-        await refused(ada, run)
+        await check_refused(ada, run)
         assert (await bob.post(f"/runs/{run}/cancel")).status_code == 202
         again = (await bob.post(f"/runs/{run}/rerun")).json()["id"]
-        await refused(bob, again)
-        await refused(ada, again)  # it is what she had asked for
-        await approved(await s.person("carol"), again)
+        await check_refused(bob, again)
+        await check_refused(ada, again)  # she requested the first run
+        await check_approved(await s.person("carol"), again)
 
 
 async def test_the_hooks_of_a_closed_tenant_are_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ async def test_the_hooks_of_a_closed_tenant_are_refused(url: str, monkeypatch: p
         assert len(await s.engine.scoped(tenant="acme").runs.list()) == 1
 
 
-# ------------------------------------------------------------------------ everybody behind it, however they answer
+# ------------------------------------------------------------------------ all involved people
 
 
 async def _created(s: Site, ada: httpx.AsyncClient) -> str:
@@ -125,7 +125,7 @@ async def _by_a_client_of_hers(s: Site, ada: httpx.AsyncClient) -> str:
     return await _created(s, client)
 
 
-async def _by_a_client_that_is_hers_since(s: Site, ada: httpx.AsyncClient) -> str:
+async def _by_a_client_that_became_hers(s: Site, ada: httpx.AsyncClient) -> str:
     admin = await s.as_("admin")
     await admin.post("/clients", json={"id": "ci2", "name": "CI", "roles": ["operator"]})
     client = await s.caller((await admin.post("/keys", json={"client": "ci2"})).json()["key"])
@@ -153,7 +153,7 @@ async def _resumed(s: Site, ada: httpx.AsyncClient) -> str:
     return str((await ada.post(f"/runs/{run}/resume")).json()["id"])
 
 
-async def _went_on_with_by_hand(s: Site, ada: httpx.AsyncClient) -> str:
+async def _ended_a_wait(s: Site, ada: httpx.AsyncClient) -> str:
     operator = await s.as_("operator")
     steps = [{"id": "w", "wait": {"event": "go"}}, *DOCUMENT["steps"]]
     assert (
@@ -164,7 +164,7 @@ async def _went_on_with_by_hand(s: Site, ada: httpx.AsyncClient) -> str:
     return run
 
 
-async def _rerun_of_hers(s: Site, ada: httpx.AsyncClient) -> str:
+async def _rerun_of_her_run(s: Site, ada: httpx.AsyncClient) -> str:
     operator = await s.as_("operator")
     run = await _created(s, ada)
     assert (await operator.post(f"/runs/{run}/cancel")).status_code == 202
@@ -191,7 +191,7 @@ async def _by_a_hook_of_hers(s: Site, ada: httpx.AsyncClient) -> str:
     return str(answer.json()["run_id"])
 
 
-async def _mapped(s: Site) -> GitHub:
+async def _github_with_her_login(s: Site) -> GitHub:
     admin = await s.as_("admin")
     hers = {"name": "Ada", "roles": list(BOTH), "github": "Ada-Codes"}
     assert (await admin.put("/people/ada", json=hers)).json()["github"] == "ada-codes"
@@ -199,31 +199,31 @@ async def _mapped(s: Site) -> GitHub:
 
 
 async def _her_pull_request(s: Site, _ada: httpx.AsyncClient) -> str:
-    told = pull_request(sender={"login": "somebody-else"})
-    told["pull_request"]["user"] = {"login": "ada-codes"}
-    return str((await (await _mapped(s)).deliver("pull_request", told)).json()["run_id"])
+    payload = pull_request(sender={"login": "somebody-else"})
+    payload["pull_request"]["user"] = {"login": "ada-codes"}
+    return str((await (await _github_with_her_login(s)).deliver("pull_request", payload)).json()["run_id"])
 
 
 async def _her_push(s: Site, _ada: httpx.AsyncClient) -> str:
-    told = {"ref": "refs/heads/main", "after": "c0ffee", "repository": {"full_name": "octo/w"}}
-    told["pusher"] = {"name": "ADA-codes"}
-    return str((await (await _mapped(s)).deliver("push", told)).json()["run_id"])
+    payload = {"ref": "refs/heads/main", "after": "c0ffee", "repository": {"full_name": "octo/w"}}
+    payload["pusher"] = {"name": "ADA-codes"}
+    return str((await (await _github_with_her_login(s)).deliver("push", payload)).json()["run_id"])
 
 
 async def _her_commit(s: Site, _ada: httpx.AsyncClient) -> str:
-    told: dict[str, Any] = {
+    payload: dict[str, Any] = {
         "ref": "refs/heads/main",
         "after": "c0ffef",
         "repository": {"full_name": "octo/w"},
     }
-    told["pusher"] = {"name": "somebody-else"}
-    told["commits"] = [{"author": {"username": "Ada-Codes"}}, {"author": {"username": "somebody-else"}}]
-    return str((await (await _mapped(s)).deliver("push", told)).json()["run_id"])
+    payload["pusher"] = {"name": "somebody-else"}
+    payload["commits"] = [{"author": {"username": "Ada-Codes"}}, {"author": {"username": "somebody-else"}}]
+    return str((await (await _github_with_her_login(s)).deliver("push", payload)).json()["run_id"])
 
 
-WAYS = (
-    _created, _by_a_client_of_hers, _by_a_client_that_is_hers_since, _patched, _reran, _resumed, _went_on_with_by_hand,
-    _rerun_of_hers, _by_a_schedule_of_hers, _by_a_hook_of_hers, _her_pull_request, _her_push,
+ENTRY_POINTS = (
+    _created, _by_a_client_of_hers, _by_a_client_that_became_hers, _patched, _reran, _resumed, _ended_a_wait,
+    _rerun_of_her_run, _by_a_schedule_of_hers, _by_a_hook_of_hers, _her_pull_request, _her_push,
     _her_commit,
 )  # fmt: skip
 
@@ -232,37 +232,37 @@ WAYS = (
 async def test_involved_people_cannot_approve_over_http_or_in_slack(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I43: the same person by any of these ways. (At the command line beside a database: tests/cli/test_runs.py.)"""
+    """I43, for each entry point. (For the command line on a database: tests/cli/test_runs.py.)"""
     monkeypatch.setenv(SECRET_NAME, SECRET)
     async with site(url) as s:
         ada, bob = await people(s)
         slack = Slack(s, (await make_hook(s, "slack"))["id"])
         await link(slack, ada)
-        for way in WAYS:
-            run = await way(s, ada)
+        for entry_point in ENTRY_POINTS:
+            run = await entry_point(s, ada)
             asked = await s.engine.scoped(tenant="acme").approvals.list(run)
             [approval] = [one for one in asked if one.status == "requested"]
             value = f"{approval.id}:{approval.revision}:{approval.digest}"
             answer = await ada.post(f"/runs/{run}/approve", json=YES)
-            assert (way.__name__, problem(answer)) == (way.__name__, "APPROVER_IS_REQUESTER")
+            assert (entry_point.__name__, problem(answer)) == (entry_point.__name__, "APPROVER_IS_REQUESTER")
             for button in ("tenure.approve", "tenure.reject"):
-                said = await slack.click(button, value)
-                assert "APPROVER_IS_REQUESTER" in said, (way.__name__, said)
+                reply = await slack.click(button, value)
+                assert "APPROVER_IS_REQUESTER" in reply, (entry_point.__name__, reply)
             assert (await s.engine.scoped(tenant="acme").approvals.list(run))[-1].votes == ()
-            await approved(bob, run)
+            await check_approved(bob, run)
 
 
 async def test_a_vote_stops_counting_when_its_voter_becomes_involved(url: str) -> None:
     document = {**DOCUMENT, "name": "two", "steps": [{"id": "ok", "approval": {"title": "D", "people": 2}}]}
     async with site(url) as s:
         ada, bob = await people(s)
-        await registered(s, document)
+        await register_as_service(s, document)
         run = (await (await s.as_("operator")).post("/runs", json={"workflow": "two"})).json()["id"]
         assert (await ada.post(f"/runs/{run}/approve", json=YES)).json()["status"] == "requested"
         assert (await ada.patch(f"/runs/{run}", json={"labels": {"x": "y"}})).status_code == 200
         answer = (await bob.post(f"/runs/{run}/approve", json=YES)).json()
         assert (answer["status"], answer["votes"]) == ("requested", 1)
-        await approved(await s.person("carol"), run)
+        await check_approved(await s.person("carol"), run)
 
 
 async def test_people_cannot_unmap_their_own_pull_requests(url: str) -> None:
@@ -290,7 +290,7 @@ async def test_only_members_of_the_group_decide(url: str, monkeypatch: pytest.Mo
     async with site(url) as s:
         ada, bob = await people(s)
         rita = await s.person("rita", groups=["release", "docs"])
-        await registered(s, document)
+        await register_as_service(s, document)
         run = (await ada.post("/runs", json={"workflow": "ours"})).json()["id"]
         [approval] = (await bob.get("/approvals")).json()["items"]
         assert approval["group"] == "release"
@@ -300,4 +300,4 @@ async def test_only_members_of_the_group_decide(url: str, monkeypatch: pytest.Mo
             answer = await bob.post(f"/runs/{run}/approve", json={"decision": decision})
             assert (answer.status_code, problem(answer)) == (403, "APPROVER_NOT_IN_GROUP")
             assert "APPROVER_NOT_IN_GROUP" in await slack.click(f"tenure.{decision}", f"{approval['id']}:1:")
-        await approved(rita, run)
+        await check_approved(rita, run)

@@ -1,4 +1,4 @@
-"""docs/roles.md is true: every route, with no key, a wrong one, every role, and another tenant's ids."""
+"""docs/roles.md is correct: every route is called without a key, with a wrong key, with every role, and with ids of another tenant."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from tests.server.webhook_senders import (
 )
 
 NOT_DOCUMENTED = {"GET /openapi.json", "GET /docs"}
-"""Routes that are about the document itself."""
+"""Routes that serve the document itself."""
 
 NOTHING = {
     "run_id": "run_2026-02-14_080000_abc123",
@@ -54,7 +54,7 @@ BODIES: dict[str, Any] = {
     "PATCH /runs/{run_id}": {"labels": {}},
     "POST /workflows/{name}/confirm": {"version": "1", "digest": "d"},
 }
-"""Bodies of routes whose smallest one would be refused before anything is looked for."""
+"""Bodies of routes that would refuse the smallest body before they look up the object."""
 
 PERSONAL = {
     "PUT /me/slack",
@@ -64,18 +64,18 @@ PERSONAL = {
     "POST /freezes/thaw",
     *(route for route in ALLOWED if route.endswith("/confirm") and "/admin/" not in route),
 }
-"""Routes that a service has no use for, whatever its role."""
+"""Routes that only people may use, never a service."""
 
 OWN = {"PUT /workflows/{name}", "PUT /schedules/{name}"}
-"""Routes that make something of the caller's own under a name, whoever else has one of that name."""
+"""Routes that create an object of the caller's tenant under a name that other tenants may use, too."""
 
 
-async def sent(
-    who: httpx.AsyncClient, route: str, ids: dict[str, str], how: dict[str, Any]
+async def send(
+    who: httpx.AsyncClient, route: str, ids: dict[str, str], arguments: dict[str, Any]
 ) -> httpx.Response:
-    """One request; of a stream only how it begins."""
+    """Send one request. Of a stream, only the head of the answer is read."""
     method, _, path = route.partition(" ")
-    request = who.build_request(method, path.format(**ids), **how)
+    request = who.build_request(method, path.format(**ids), **arguments)
     answer = await who.send(request, stream=True)
     try:
         if not answer.headers.get("content-type", "").startswith("text/event-stream"):
@@ -86,24 +86,24 @@ async def sent(
 
 
 def code_of(answer: httpx.Response) -> str | None:
-    """The code of a refusal, which has the one shape; None: it was no refusal."""
+    """The code of an error answer, or None."""
     return problem(answer) if answer.status_code >= 400 else None
 
 
 class Walk:
-    """All routes that are there, with what to send to them."""
+    """All routes, and a request for each."""
 
     def __init__(self, s: Site, document: dict[str, Any]) -> None:
         self.site = s
         self.document = document
         self.table = table()
 
-    def how(self, route: str) -> dict[str, Any]:
-        """What to send."""
+    def arguments(self, route: str) -> dict[str, Any]:
+        """The httpx arguments for a request to a route."""
         return {"json": BODIES[route]} if route in BODIES else body_for(self.document, route)
 
 
-async def begun(s: Site) -> Walk:
+async def start_walk(s: Site) -> Walk:
     operator = await s.caller(await s.operator_key())
     return Walk(s, (await operator.get("/openapi.json")).json())
 
@@ -121,14 +121,14 @@ def test_the_roles_page_is_up_to_date() -> None:
 
 def test_the_table_has_every_route_and_no_other() -> None:
     listed, there = set(table()), routes()
-    assert there - listed == set(), "routes that the table does not have: nobody may use them"
-    assert listed - there == set(), "lines of the table without a route"
-    assert all(listed), "a line for nobody"
+    assert there - listed == set(), "routes that are missing from the table"
+    assert listed - there == set(), "rows of the table without a route"
+    assert all(listed), "a row with an empty route"
 
 
 async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> None:
     async with site(url) as s:
-        walk = await begun(s)
+        walk = await start_walk(s)
         documented = {
             f"{method.upper()} {path}"
             for path, item in walk.document["paths"].items()
@@ -140,8 +140,8 @@ async def test_the_openapi_document_has_every_route_and_no_other(url: str) -> No
 
 @pytest.mark.guard_seconds(180)
 async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> None:
-    async with site(url, behind_proxy=True) as s:  # beyond loopback, where `here` needs a credential
-        walk = await begun(s)
+    async with site(url, behind_proxy=True) as s:  # not on loopback, so that `here` needs a credential
+        walk = await start_walk(s)
         callers: dict[str, httpx.AsyncClient] = {
             "no key": await s.caller(),
             "a wrong key": await s.caller(new_key().text),
@@ -152,7 +152,7 @@ async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> No
         wrong = []
         for route, allowed in walk.table.items():
             for name, caller in callers.items():
-                answer = await sent(caller, route, NOTHING, walk.how(route))
+                answer = await send(caller, route, NOTHING, walk.arguments(route))
                 code, role = code_of(answer), name.removeprefix("a service: ")
                 if "anyone" in allowed:
                     fits = code != "FORBIDDEN"
@@ -169,8 +169,8 @@ async def test_every_route_admits_exactly_the_roles_of_the_table(url: str) -> No
         assert wrong == []
 
 
-async def a_world(s: Site, tenant: str) -> dict[str, str]:
-    """One of each thing that a tenant can have: what to fill into paths."""
+async def create_one_of_each(s: Site, tenant: str) -> dict[str, str]:
+    """Create one object of each kind in a tenant. Returns the values for paths."""
     admin, runner = await s.as_("admin", tenant=tenant), await s.as_("runner", tenant=tenant)
     plan: list[dict[str, Any]] = [
         {"name": "build", "tool": "build"},
@@ -178,19 +178,19 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     ]
     run = await s.engine.scoped(tenant=tenant, actor="person:rita").create("release", plan)
     [asked] = await s.engine.scoped(tenant=tenant).approvals.list(run)
-    lease = (await _made(runner, "/runner/claim", claim_id="c", capabilities=["default|tool:build"], max=1))[
-        "leases"
-    ][0]
-    client = await _made(admin, "/clients", name="c", roles=["viewer"])
-    person = await _made(admin, "/people", name="p", roles=["viewer"])
-    key = await _made(admin, "/keys", client=client["id"])
-    webhook = await _made(
+    lease = (
+        await _create(runner, "/runner/claim", claim_id="c", capabilities=["default|tool:build"], max=1)
+    )["leases"][0]
+    client = await _create(admin, "/clients", name="c", roles=["viewer"])
+    person = await _create(admin, "/people", name="p", roles=["viewer"])
+    key = await _create(admin, "/keys", client=client["id"])
+    webhook = await _create(
         admin, "/webhooks", url="https://example.com/in", secret=REFERENCE.replace("acme", tenant)
     )
     await register(s, "greeting", tenant)
-    await _made(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
+    await _create(admin, "/schedules", name="greeting", workflow="greeting", cron="0 3 * * *")
     rule = "{name: r, connector: http, operation: post, allow: true}"
-    policy = await _made(admin, "/policies", text=f"version: 1\nrules: [{rule}]\n")
+    policy = await _create(admin, "/policies", text=f"version: 1\nrules: [{rule}]\n")
     hook = await make_hook(s, tenant=tenant)
     await GitHub(s, hook["id"]).deliver("pull_request", pull_request())
     [delivery] = (await admin.get(f"/hooks/{hook['id']}/deliveries")).json()["items"]
@@ -202,14 +202,14 @@ async def a_world(s: Site, tenant: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-async def _made(who: httpx.AsyncClient, path: str, **body: Any) -> Any:
+async def _create(who: httpx.AsyncClient, path: str, **body: Any) -> Any:
     answer = await who.post(path, json=body)
     assert answer.status_code < 300, answer.text
     return answer.json()
 
 
-def shown(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
-    """An answer without what differs between any two requests: its id, and the ids that were asked for."""
+def comparable(answer: httpx.Response, ids: dict[str, str]) -> tuple[int, str]:
+    """Status and text of an answer, without the request id and the requested ids."""
     text = "" if answer.is_stream_consumed is False else answer.text
     text = text.replace(answer.headers["x-request-id"], "REQUEST")
     for name in sorted(ids, key=lambda name: -len(ids[name])):
@@ -223,8 +223,8 @@ async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pyt
     for tenant in ("acme", "globex"):
         monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
-        walk, owner = await begun(s), await s.as_(*ROLES)
-        theirs = await a_world(s, ACME)
+        walk, owner = await start_walk(s), await s.as_(*ROLES)
+        theirs = await create_one_of_each(s, ACME)
         lines = await s.engine.store.read("admin_events_after", ACME, 0, 1000)
         before = await s.engine.scoped(tenant=ACME).get(theirs["run_id"])
         key = await s.key(*ROLES, tenant="globex", person="greta", groups=["release"])
@@ -234,9 +234,9 @@ async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pyt
             if "{" not in route or not allowed & set(ROLES) or route in OWN:
                 continue
             walked += 1
-            how = walk.how(route)
-            of_theirs = shown(await sent(greta, route, theirs, how), theirs)
-            of_nothing = shown(await sent(greta, route, NOTHING, how), NOTHING)
+            arguments = walk.arguments(route)
+            of_theirs = comparable(await send(greta, route, theirs, arguments), theirs)
+            of_nothing = comparable(await send(greta, route, NOTHING, arguments), NOTHING)
             if of_theirs != of_nothing or of_theirs[0] != 404:
                 wrong.append(f"{route}: {of_theirs} instead of {of_nothing}")
         assert wrong == []
@@ -245,12 +245,12 @@ async def test_objects_of_another_tenant_look_missing(url: str, monkeypatch: pyt
             f"{route} shows {name}"
             for route, allowed in walk.table.items()
             if route.startswith("GET ") and "{" not in route and allowed & set(ROLES)
-            for text in [shown(await sent(greta, route, {}, {}), {})[1]]
+            for text in [comparable(await send(greta, route, {}, {}), {})[1]]
             for name in theirs
             if len(theirs[name]) > 8 and theirs[name] in text
         ]
-        assert wrong == [], "lists have what is one's own"
-        # To its own tenant all of it is there.
+        assert wrong == [], "lists contain objects of the own tenant only"
+        # The own tenant can read all objects.
         for path in (
             "/runs/{run_id}", "/runs/{run_id}/steps/{key}/attempts", "/approvals/{approval_id}", "/workflows/{name}",
             "/schedules/{name}", "/hooks/{hook_id}/deliveries/{delivery_id}", "/webhooks/{webhook_id}",
@@ -265,19 +265,19 @@ async def test_only_a_leases_own_token_is_accepted(url: str, monkeypatch: pytest
     for tenant in ("acme", "globex"):
         monkeypatch.setenv(SECRET_NAME.replace("acme", tenant), SECRET)
     async with site(url) as s:
-        walk = await begun(s)
-        theirs, ours = await a_world(s, ACME), await a_world(s, "globex")
+        walk = await start_walk(s)
+        theirs, ours = await create_one_of_each(s, ACME), await create_one_of_each(s, "globex")
         holder = await s.caller(ours["token"])
         wrong = []
         for route, allowed in walk.table.items():
             if "lease" in allowed:
-                how = walk.how(route)
-                of_theirs = shown(await sent(holder, route, theirs, how), theirs)
-                of_nothing = shown(await sent(holder, route, NOTHING, how), NOTHING)
+                arguments = walk.arguments(route)
+                of_theirs = comparable(await send(holder, route, theirs, arguments), theirs)
+                of_nothing = comparable(await send(holder, route, NOTHING, arguments), NOTHING)
                 if of_theirs != of_nothing or of_theirs[0] not in (401, 404):
                     wrong.append(f"{route}: {of_theirs} instead of {of_nothing}")
         assert wrong == []
-        fits = await sent(holder, "GET /runner/leases/{lease_id}", ours, {})
+        fits = await send(holder, "GET /runner/leases/{lease_id}", ours, {})
         assert fits.status_code == 200
 
 
@@ -286,4 +286,4 @@ async def test_on_loopback_the_servers_own_pages_need_no_key(url: str) -> None:
         stranger = await s.caller()
         for route, allowed in table().items():
             if "here" in allowed:
-                assert (await sent(stranger, route, NOTHING, {})).status_code == 200, route
+                assert (await send(stranger, route, NOTHING, {})).status_code == 200, route

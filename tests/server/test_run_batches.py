@@ -1,4 +1,4 @@
-"""Many runs asked for at once."""
+"""Creation of many runs in one request."""
 
 from typing import Any
 
@@ -27,7 +27,9 @@ async def test_five_hundred_runs_are_created_in_a_few_commits(url: str) -> None:
         assert commits <= 10, commits
         engine = s.engine.scoped(tenant=ACME)
         for i in (0, 250, 499):
-            assert (await engine.get(results[i]["run"]["id"])).input == {"word": str(i)}, "in order"
+            assert (await engine.get(results[i]["run"]["id"])).input == {"word": str(i)}, (
+                "the results are in the order of the items"
+            )
 
 
 async def test_each_run_of_a_batch_succeeds_or_fails_alone(url: str) -> None:
@@ -77,7 +79,7 @@ async def test_a_key_in_a_batch_equals_the_key_of_a_single_request(url: str) -> 
         alone = await operator.post("/runs", json=items(1)[0], headers={"Idempotency-Key": "k0"})
         asked = [{**item, "idempotency_key": f"k{i}"} for i, item in enumerate(items(3))]
         first = (await operator.post("/runs/batch", json={"items": asked})).json()["results"]
-        assert first[0]["run"] == alone.json(), "alone or in a batch, a key is a key"
+        assert first[0]["run"] == alone.json(), "a key is the same alone and in a batch"
         assert [result.get("replayed", False) for result in first] == [True, False, False]
         asked[2]["input"] = {"word": "other"}
         asked.append({**asked[1]})

@@ -1,4 +1,4 @@
-"""Runs under way, steered over HTTP."""
+"""Control of runs over HTTP: cancel, pause, resume, signal, revoke, update."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ from tests.server.workflows import begin, echo, patient, register
 NOWHERE = "run_2026-02-14_080000_abc123"
 
 
-async def held(s: Site, run: str, queues: Iterable[str] = echo.serves) -> Lease:
-    """Somebody is at work on a run."""
+async def claim_run(s: Site, run: str, queues: Iterable[str] = echo.serves) -> Lease:
+    """Claim the next step of a run."""
     [lease] = await s.engine.orchestrator.claim("somebody", queues=tuple(queues), limit=1)
     assert ids.run_text(lease.run_id) == run
     return lease
 
 
-def said(lease: Lease, message: type[c.LeaseCommand], seq: int = 1, **more: Any) -> c.LeaseCommand:
+def lease_message(lease: Lease, message: type[c.LeaseCommand], seq: int = 1, **more: Any) -> c.LeaseCommand:
     context = c.Context("worker:somebody", "system", "test")
     return message(
         run_id=lease.run_id, tenant=ACME, idx=lease.idx, n=lease.n, seq=seq, context=context, **more
@@ -47,17 +47,17 @@ async def test_a_cancel_ends_the_run_and_all_of_its_open_steps(url: str, shown: 
         run = await engine.create("release", ASKED, profile="approval-runs")
         lease = None
         if shown != "PENDING":
-            lease = await held(s, run, ("default|tool:build",))
+            lease = await claim_run(s, run, ("default|tool:build",))
         if shown == "WAITING_APPROVAL":
             assert lease is not None
-            await s.engine.orchestrator.send(said(lease, c.Complete))
+            await s.engine.orchestrator.send(lease_message(lease, c.Complete))
         assert (await engine.get(run)).shown == shown
         answer = await operator.post(f"/runs/{run}/cancel")
         assert answer.status_code == 202
         if shown == "RUNNING":
             assert lease is not None
             assert answer.json()["status"] == "canceling"
-            await s.engine.orchestrator.send(said(lease, c.AckCancel))
+            await s.engine.orchestrator.send(lease_message(lease, c.AckCancel))
         else:
             assert answer.json() == {"id": run, "status": "canceled"}
         assert (await engine.get(run)).shown == "CANCELED"
@@ -75,11 +75,13 @@ async def test_a_running_run_is_canceling_until_its_work_has_stopped(url: str) -
         await register(s.engine)
         operator = await s.as_("operator")
         run = await begin(operator)
-        lease = await held(s, run)
+        lease = await claim_run(s, run)
         for _ in range(2):
             answer = await operator.post(f"/runs/{run}/cancel", json={"reason": "MISTAKE"})
-            assert (answer.status_code, answer.json()["status"]) == (202, "canceling"), "again is 202 too"
-        await s.engine.orchestrator.send(said(lease, c.AckCancel))
+            assert (answer.status_code, answer.json()["status"]) == (202, "canceling"), (
+                "a repeated cancel gets 202, too"
+            )
+        await s.engine.orchestrator.send(lease_message(lease, c.AckCancel))
         found = await s.engine.scoped(tenant=ACME).get(run)
         assert found.status == "canceled"
         answer = await operator.post(f"/runs/{run}/cancel")
@@ -92,8 +94,8 @@ async def test_a_cancel_and_a_complete_have_one_outcome(url: str, first: str) ->
         await register(s.engine)
         operator, engine = await s.as_("operator"), s.engine.scoped(tenant=ACME)
         run = await begin(operator)
-        lease = await held(s, run)
-        done = said(lease, c.Complete, output=b'"A"')
+        lease = await claim_run(s, run)
+        done = lease_message(lease, c.Complete, output=b'"A"')
         if first == "complete":
             await s.engine.orchestrator.send(done)
             answer = await operator.post(f"/runs/{run}/cancel")
@@ -111,7 +113,7 @@ async def test_a_cancel_reaches_a_run_whose_runner_is_dead_by_its_deadline(url: 
         await register(s.engine)
         operator, engine = await s.as_("operator"), s.engine.scoped(tenant=ACME)
         run = await begin(operator)
-        await held(s, run)
+        await claim_run(s, run)
         assert (await operator.post(f"/runs/{run}/cancel")).json()["status"] == "canceling"
         s.engine.store.shift_clock(3_600_000_000)
         await s.engine.settle()
@@ -123,9 +125,9 @@ async def test_a_retryable_failure_after_a_cancel_is_not_retried(url: str) -> No
         await register(s.engine)
         operator = await s.as_("operator")
         run = await begin(operator)
-        lease = await held(s, run)
+        lease = await claim_run(s, run)
         await operator.post(f"/runs/{run}/cancel")
-        await s.engine.orchestrator.send(said(lease, c.Fail, code="NLM_UNAVAILABLE"))
+        await s.engine.orchestrator.send(lease_message(lease, c.Fail, code="NLM_UNAVAILABLE"))
         assert (await s.engine.scoped(tenant=ACME).get(run)).status == "canceled"
 
 
@@ -138,11 +140,11 @@ async def test_a_single_step_is_canceled_in_two_phases(url: str) -> None:
         [lease] = await s.engine.orchestrator.claim("somebody", queues=("default|tool:a",), limit=1)
         answer = await operator.post(f"/runs/{run}/steps/c/cancel")
         assert (answer.status_code, answer.json()) == (202, {"id": run, "step": "c", "state": "canceled"})
-        assert (await engine.get(run)).status == "running", "one job only"
+        assert (await engine.get(run)).status == "running", "only one step is canceled"
         answer = await operator.post(f"/runs/{run}/steps/a/cancel")
         assert answer.status_code == 202
-        assert answer.json()["state"] != "canceled", "whoever is at work on it is asked to stop"
-        await s.engine.orchestrator.send(said(lease, c.AckCancel))
+        assert answer.json()["state"] != "canceled", "its worker is asked to stop first"
+        await s.engine.orchestrator.send(lease_message(lease, c.AckCancel))
         states = {step.name: step.state for step in await engine.runs.steps(run)}
         assert states["a"] == "canceled"
         answer = await operator.post(f"/runs/{run}/steps/nothing/cancel")
@@ -234,14 +236,14 @@ async def test_a_revoked_step_can_be_claimed_again(url: str) -> None:
         run = await begin(operator)
         answer = await operator.post(f"/runs/{run}/revoke")
         assert (answer.status_code, problem(answer)) == (409, "RUN_INVALID_TRANSITION"), "no worker has it"
-        lease = await held(s, run)
+        lease = await claim_run(s, run)
         answer = await operator.post(f"/runs/{run}/revoke", json={"step": "nothing"})
         assert (answer.status_code, problem(answer)) == (404, "STEP_NOT_FOUND")
         answer = await operator.post(f"/runs/{run}/revoke")
         assert (answer.status_code, answer.json()) == (200, {"id": run, "state": "ready"})
         with pytest.raises(TenureError, match="LEASE_STALE"):
-            await s.engine.orchestrator.send(said(lease, c.Complete))
-        await held(s, run)
+            await s.engine.orchestrator.send(lease_message(lease, c.Complete))
+        await claim_run(s, run)
         async with Client(s.address, operator.headers["Authorization"].removeprefix("Bearer ")) as client:
             assert await client.runs.revoke_lease(run, "main") == "ready"
 
@@ -255,14 +257,14 @@ async def test_marking_a_run_as_reported_does_not_change_its_status(url: str) ->
         assert (answer.status_code, problem(answer)) == (409, "RUN_INVALID_TRANSITION")
         await operator.post(f"/runs/{run}/cancel")
         answers = [await operator.post(f"/runs/{run}/reported") for _ in range(2)]
-        said = answers[0].json()
-        assert [(one.status_code, one.json()) for one in answers] == [(200, said)] * 2
-        assert (said["id"], said["reported"]) == (run, False)
+        first = answers[0].json()
+        assert [(one.status_code, one.json()) for one in answers] == [(200, first)] * 2
+        assert (first["id"], first["reported"]) == (run, False)
         seen = (await operator.get(f"/runs/{run}?profile=delta-ci")).json()
         assert (seen["shown"], seen["reported_at"], seen["reported_statement"]) == (
-            "CANCELED", None, said["statement"],
+            "CANCELED", None, first["statement"],
         )  # fmt: skip
-        assert said["statement"]["by"].startswith("client:")
+        assert first["statement"]["by"].startswith("client:")
 
 
 # ------------------------------------------------------------------------------------- labels and metadata
@@ -319,7 +321,7 @@ async def test_canceling_by_a_filter_needs_a_preview(url: str) -> None:
         assert look.status_code == 200, look.text
         assert look.json()["matched"] == 3
         assert set(look.json()["sample"]) == set(blue)
-        assert {(await engine.get(run)).status for run in blue} == {"queued"}, "nothing was done"
+        assert {(await engine.get(run)).status for run in blue} == {"queued"}, "the preview cancels nothing"
         token = look.json()["token"]
         for other in (
             {"filter": {"label": "team=red"}, "token": token},
@@ -329,7 +331,9 @@ async def test_canceling_by_a_filter_needs_a_preview(url: str) -> None:
             assert (answer.status_code, problem(answer)) == (409, "FILTER_CHANGED")
         more = await begin(operator, labels={"team": "blue"})
         answer = await operator.post("/runs/cancel", json={**asked, "token": token})
-        assert (answer.status_code, problem(answer)) == (409, "FILTER_CHANGED"), "another run fits now"
+        assert (answer.status_code, problem(answer)) == (409, "FILTER_CHANGED"), (
+            "another run matches the filter now"
+        )
         token = (await operator.post("/runs/cancel", json=asked)).json()["token"]
         stranger = await (await s.as_("operator", tenant="globex")).post(
             "/runs/cancel", json={**asked, "token": token}
@@ -389,15 +393,15 @@ async def test_another_tenants_run_looks_missing_for_every_operation(url: str) -
         run = await begin(await s.as_("operator"))
         stranger = await s.as_("operator", tenant="globex")
 
-        async def both(call: Any) -> None:
+        async def check_missing(call: Any) -> None:
             theirs, nothing = await call(run), await call(NOWHERE)
             assert (theirs.status_code, nothing.status_code) == (404, 404)
             assert problem(theirs) == "RUN_NOT_FOUND"
-            assert _same(theirs, run) == _same(nothing, NOWHERE)
+            assert _without_ids(theirs, run) == _without_ids(nothing, NOWHERE)
 
         for verb in VERBS:
-            await both(lambda id_, verb=verb: stranger.post(f"/runs/{id_}/{verb}"))
-        await both(lambda id_: stranger.patch(f"/runs/{id_}", json={"labels": {"a": "b"}}))
+            await check_missing(lambda id_, verb=verb: stranger.post(f"/runs/{id_}/{verb}"))
+        await check_missing(lambda id_: stranger.patch(f"/runs/{id_}", json={"labels": {"a": "b"}}))
         assert (await s.engine.scoped(tenant=ACME).get(run)).status == "queued"
         for verb in VERBS:
             for bad in ("..%2f..", "run_", "%00", "run_2026-02-14_080000_abc123%20"):
@@ -405,7 +409,7 @@ async def test_another_tenants_run_looks_missing_for_every_operation(url: str) -
                 assert answer.status_code in (400, 404), (bad, verb, answer.text)
 
 
-def _same(answer: httpx.Response, run: str) -> Any:
+def _without_ids(answer: httpx.Response, run: str) -> Any:
     body = answer.json()
     body["error"].pop("request_id")
     body["error"]["message"] = body["error"]["message"].replace(run, "RUN")

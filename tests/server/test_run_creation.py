@@ -1,4 +1,4 @@
-"""Runs that are asked for over HTTP."""
+"""Creation of runs over HTTP."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -81,18 +81,18 @@ async def test_a_worker_runs_the_requested_workflow(url: str) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], int, str, str]] = {
-    "no such workflow": ({"workflow": "nothing"}, 404, "WORKFLOW_NOT_FOUND", ""),
-    "no such version": ({"version": "9"}, 404, "WORKFLOW_NOT_FOUND", ""),
-    "no such profile": ({"profile": "nothing"}, 404, "PROFILE_NOT_FOUND", ""),
-    "an input it does not have": ({"input": {"word": "a", "loud": 1}}, 422, "INVALID_INPUT", "input.loud"),
-    "an input it must have": ({"input": {}}, 422, "INVALID_INPUT", "input.word"),
-    "a field there is not": ({"colour": "red"}, 422, "INVALID_INPUT", "colour"),
+    "an unknown workflow": ({"workflow": "nothing"}, 404, "WORKFLOW_NOT_FOUND", ""),
+    "an unknown version": ({"version": "9"}, 404, "WORKFLOW_NOT_FOUND", ""),
+    "an unknown profile": ({"profile": "nothing"}, 404, "PROFILE_NOT_FOUND", ""),
+    "an unknown input": ({"input": {"word": "a", "loud": 1}}, 422, "INVALID_INPUT", "input.loud"),
+    "a missing input": ({"input": {}}, 422, "INVALID_INPUT", "input.word"),
+    "an unknown field": ({"colour": "red"}, 422, "INVALID_INPUT", "colour"),
     "a trigger's field there is not": ({"trigger": {"who": "me"}}, 422, "INVALID_INPUT", "trigger.who"),
     "a time without an offset": ({"not_before": "2026-02-14T08:00:00"}, 422, "INVALID_INPUT", "not_before"),
-    "a timeout that is none": ({"timeout": "soon"}, 422, "INVALID_INPUT", "timeout"),
-    "labels that are none": ({"labels": {"a": 1}}, 422, "INVALID_INPUT", "labels[...]"),
-    "a priority beyond": ({"priority": 2**40}, 422, "INVALID_INPUT", "priority"),
-    "a workspace without a name": ({"workspace": ""}, 422, "INVALID_INPUT", "workspace"),
+    "an invalid timeout": ({"timeout": "soon"}, 422, "INVALID_INPUT", "timeout"),
+    "invalid labels": ({"labels": {"a": 1}}, 422, "INVALID_INPUT", "labels[...]"),
+    "a priority out of range": ({"priority": 2**40}, 422, "INVALID_INPUT", "priority"),
+    "an empty workspace": ({"workspace": ""}, 422, "INVALID_INPUT", "workspace"),
 }
 
 
@@ -100,8 +100,8 @@ async def test_an_invalid_request_creates_nothing(url: str) -> None:
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
-        for name, (said, status, code, path) in REFUSED.items():
-            body = {"workflow": "echo", "input": {"word": "a"}, **said}
+        for name, (fields, status, code, path) in REFUSED.items():
+            body = {"workflow": "echo", "input": {"word": "a"}, **fields}
             answer = await operator.post("/runs", json=body, headers={"Idempotency-Key": "one"})
             assert (answer.status_code, problem(answer)) == (status, code), (name, answer.text)
             details = answer.json()["error"]["details"]
@@ -110,7 +110,7 @@ async def test_an_invalid_request_creates_nothing(url: str) -> None:
         assert await s.engine.scoped(tenant=ACME).runs.list() == []
         good = {"workflow": "echo", "input": {"word": "a"}}
         answer = await operator.post("/runs", json=good, headers={"Idempotency-Key": "one"})
-        assert answer.status_code == 201, "what was refused has not used the key"
+        assert answer.status_code == 201, "a refused request has not used the key"
         assert "idempotency-replayed" not in answer.headers
 
 
@@ -123,14 +123,14 @@ MALFORMED = {
     "a list": b"[]",
     "null": b"null",
     "deep": b'{"workflow": "echo", "input": {"word": ' + b"[" * 5_000 + b"]" * 5_000 + b"}}",
-    "half a character": b'{"workflow": "\\ud800"}',
+    "a lone surrogate": b'{"workflow": "\\ud800"}',
     "a NUL": b'{"workflow": "a\\u0000b"}',
 }
 
 
 @pytest.mark.parametrize("path", ["/runs", "/agents/run"])
 async def test_both_routes_refuse_a_malformed_request_alike(url: str, path: str) -> None:
-    """`POST /runs` is answered past the router; its neighbour is not."""
+    """`POST /runs` bypasses the router; `POST /agents/run` does not."""
     async with site(url) as s:
         await register(s.engine)
         operator = await s.as_("operator")
@@ -141,10 +141,10 @@ async def test_both_routes_refuse_a_malformed_request_alike(url: str, path: str)
         answer = await operator.post(path, content=b"{}", headers={"Content-Type": "text/plain"})
         assert (answer.status_code, problem(answer)) == (415, "UNSUPPORTED_MEDIA_TYPE")
         answer = await operator.post(f"{path}?dry=true", json={"workflow": "echo", "input": {"word": "a"}})
-        assert answer.status_code in (400, 422), "a parameter there is not"
+        assert answer.status_code in (400, 422), "unknown parameters are refused"
         for caller, status in ((await s.caller(), 401), (await s.as_("viewer"), 403)):
             answer = await caller.post(path, content=b"{", headers={"Content-Type": "application/json"})
-            assert answer.status_code == status, "the gate comes before the body"
+            assert answer.status_code == status, "authentication comes before the body"
         assert await s.engine.scoped(tenant=ACME).runs.list() == []
 
 
@@ -194,11 +194,11 @@ async def test_a_request_over_the_rate_gets_429_with_retry_after(url: str) -> No
         assert len(await s.engine.scoped(tenant=ACME).runs.list()) == 2
         s.engine.store.shift_clock(61_000_000)
         answer = await operator.post("/runs", json=body, headers={"Idempotency-Key": "third"})
-        assert answer.status_code == 201, "429 has not used the key"
+        assert answer.status_code == 201, "a request that got 429 has not used the key"
 
 
 async def _owned(s: Site, owner: str) -> str:
-    """The credential of a client that a person answers for."""
+    """A key of a client that a person owns."""
     made = new_key()
     client = ClientRow(ACME, new_id("cli_"), "ci", '["operator"]', owner, 1)
     person = PersonRow(ACME, owner, owner.title(), "[]", "[]", None, None, None, 1)

@@ -15,7 +15,7 @@ from tests.server.stage import problem, site
 
 
 async def pages(caller: httpx.AsyncClient, path: str, **params: Any) -> tuple[list[Any], int]:
-    """All items of a list, and how many pages they came in."""
+    """All items of a list, and the number of pages."""
     items: list[Any] = []
     count = 0
     while True:
@@ -94,7 +94,7 @@ async def test_a_cursor_is_bound_to_tenant_list_and_filters(url: str) -> None:
 
 
 async def test_python_and_http_share_cursors(url: str) -> None:
-    """An engine, a client and the route: each goes on where another has stopped, and nothing is lost or repeated."""
+    """Engine, client and route continue from each other's cursors. No run is lost or repeated."""
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
         made = [await engine.create("w", [{"name": "a"}], labels={"n": "1"}) for _ in range(7)]
@@ -132,7 +132,7 @@ async def test_a_list_refuses_unknown_parameters(url: str) -> None:
 
 
 async def test_a_rare_label_is_found_across_limited_pages(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page looks at a bounded number of runs: some are empty, and say where to go on."""
+    """Each page examines a limited number of runs. Some pages are empty, but have a cursor."""
     monkeypatch.setattr(run_list, "SCANNED_MAX", 4)
     monkeypatch.setattr(run_list, "_CHUNK", 2)
     async with site(url) as s:
@@ -147,7 +147,7 @@ async def test_a_rare_label_is_found_across_limited_pages(url: str, monkeypatch:
         assert sorted(run["id"] for run in found) == sorted(rare)
         assert count > 3
         lines = await engine.scope.reader.list_runs("acme", labels={"rare": "yes"}, limit=5)
-        assert sorted(line.id for line in lines) == sorted(rare), "a list without pages looks at all of them"
+        assert sorted(line.id for line in lines) == sorted(rare), "an unpaged list examines all runs"
 
 
 _PLACES: tuple[list[Any], ...] = (

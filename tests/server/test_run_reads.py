@@ -116,7 +116,7 @@ async def test_another_tenants_run_looks_missing(url: str) -> None:
                 await stranger.get(f"/runs/{nothing}{tail}"),
             )
             assert (theirs.status_code, problem(theirs)) == (404, "RUN_NOT_FOUND"), tail
-            assert _told(theirs, run) == _told(none, nothing), tail
+            assert _without_ids(theirs, run) == _without_ids(none, nothing), tail
         assert (await stranger.get("/runs")).json()["items"] == []
         assert (await stranger.get("/approvals")).json()["items"] == []
         assert (await stranger.get("/inbox/stats")).json()["pending_approvals"] == 0
@@ -133,6 +133,6 @@ async def test_another_tenants_run_looks_missing(url: str) -> None:
         assert (answer.status_code, problem(answer)) == (404, "RUN_NOT_FOUND")
 
 
-def _told(answer: Any, run: str) -> dict[str, Any]:
+def _without_ids(answer: Any, run: str) -> dict[str, Any]:
     body: dict[str, Any] = answer.json()["error"]
     return {**body, "request_id": "", "message": body["message"].replace(run, "RUN")}

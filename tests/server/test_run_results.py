@@ -1,4 +1,4 @@
-"""What a run came to, over HTTP."""
+"""Results of runs over HTTP."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.server.stage import Site, problem, site
 
 @tenure.workflow
 async def gives(value: str) -> str:
-    """Returns what it was given, or fails with it."""
+    """Returns its input, or fails with it."""
     if value.startswith("!"):
         raise tenure.Failure(value[1:], "it went wrong", retryable=False)
     return value
@@ -19,7 +19,7 @@ async def gives(value: str) -> str:
 
 @tenure.workflow
 async def waits() -> str:
-    """Ends when it is told to."""
+    """Ends when it gets the event `go`."""
     told = await tenure.wait("go")
     return f"told {told}"
 
@@ -27,7 +27,7 @@ async def waits() -> str:
 async def ended(s: Site, value: str) -> str:
     engine = s.engine.scoped(tenant="acme")
     run = await engine.submit(gives, {"value": value})
-    while not (await engine.get(run.id)).finished:  # noqa: ASYNC110 - the worker beside us does it
+    while not (await engine.get(run.id)).finished:  # noqa: ASYNC110 - another task's work
         await asyncio.sleep(0.01)
     return run.id
 
@@ -89,7 +89,7 @@ async def test_a_queued_run_is_not_an_error_and_a_canceled_run_is_reported(url: 
 
 @tenure.workflow
 async def restarts(left: int) -> str:
-    """Goes on as another run until nothing is left."""
+    """Restarts as a new run until `left` is 0."""
     if left:
         tenure.restart(left - 1)
     return "the last one"

@@ -1,4 +1,4 @@
-"""How a run is, asked often: ETags, 304, and many looks in one query."""
+"""Status reads: ETags, 304, and many reads in one query."""
 
 import asyncio
 
@@ -28,11 +28,11 @@ async def test_an_unchanged_status_gets_304(url: str) -> None:
         assert changed.headers["etag"] != tag
         shaped = await viewer.get(f"/runs/{run}/status", params={"profile": "approval-runs"})
         assert shaped.json()["shown"] == "PENDING"
-        assert shaped.headers["etag"] != changed.headers["etag"], "another shape is another answer"
+        assert shaped.headers["etag"] != changed.headers["etag"], "another profile is another answer"
 
 
 async def test_the_fast_route_answers_exactly_like_the_router(url: str) -> None:
-    """The router is asked where something is unusual: here a header that is said twice."""
+    """A repeated header makes the server use the router."""
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
         run = await engine.create("w", [{"name": "a"}])
@@ -49,7 +49,7 @@ async def test_the_fast_route_answers_exactly_like_the_router(url: str) -> None:
                 quick = await caller.get(path)
                 routed = await caller.get(path, headers=[("x-a", "1"), ("x-a", "2")])
                 assert quick.status_code == routed.status_code, (name, query)
-                assert _same(quick.json()) == _same(routed.json()), (name, query)
+                assert _without_ids(quick.json()) == _without_ids(routed.json()), (name, query)
                 for header in ("content-type", "etag", "cache-control", "www-authenticate"):
                     assert quick.headers.get(header) == routed.headers.get(header), (name, query, header)
         viewer = callers["viewer"]
@@ -65,11 +65,11 @@ async def test_the_fast_route_answers_exactly_like_the_router(url: str) -> None:
             answer = await viewer.get(f"/runs/{odd}/status")
             assert (answer.status_code, problem(answer)) == (404, "RUN_NOT_FOUND"), odd
         answer = await viewer.get(f"/runs/{run}/status", params={"profil": "x"})
-        assert answer.status_code == 400, "what is not known is refused, by the router"
+        assert answer.status_code == 400, "the router refuses unknown parameters"
         assert (await viewer.post(f"/runs/{run}/status")).status_code == 405
 
 
-def _same(body: dict[str, object]) -> dict[str, object]:
+def _without_ids(body: dict[str, object]) -> dict[str, object]:
     error = body.get("error")
     return {"error": {**error, "request_id": ""}} if isinstance(error, dict) else body
 
@@ -87,10 +87,10 @@ async def test_a_hundred_concurrent_status_reads_share_a_few_queries(
 
         class Counting:
             async def read(self, name: str, *scalars: object, rows: object = ()) -> object:
-                asked.append(len(rows))  # type: ignore[arg-type]  # it is a list of rows
-                return await read(name, *scalars, rows=rows)  # type: ignore[arg-type]  # handed on as it came
+                asked.append(len(rows))  # type: ignore[arg-type]  # a list of rows
+                return await read(name, *scalars, rows=rows)  # type: ignore[arg-type]  # passed on unchanged
 
-        looks = StatusBatcher(Counting())  # type: ignore[arg-type]  # what is asked of it is all there
+        looks = StatusBatcher(Counting())  # type: ignore[arg-type]  # has every method that the batcher calls
         found = await asyncio.gather(*(looks.at(number, "acme") for number in numbers * 10))
         assert [glance.id for glance in found] == numbers * 10
         assert len(asked) <= 2

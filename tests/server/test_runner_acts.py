@@ -1,4 +1,4 @@
-"""Acts of runners: asked for over HTTP, done by the server, which keeps policy, secrets and the call to itself."""
+"""Acts of runners: a runner requests an act over HTTP; the server checks the policy, holds the secrets and makes the call."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ connectors:
 async def governed(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str = ALLOW
 ) -> AsyncIterator[tuple[Site, ServiceDouble]]:
-    """A server whose runners may act on a service."""
+    """A server whose runners may act on a service double."""
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
     with ServiceDouble(token=TOKEN) as service:
         monkeypatch.setenv("SERVICE_TOKEN", TOKEN)
@@ -51,8 +51,8 @@ async def start(s: Site) -> str:
     return await acme(s).create("ci", [{"name": "build", "tool": "build"}])
 
 
-async def holding(s: Site) -> tuple[httpx.AsyncClient, dict[str, Any], str, dict[str, str]]:
-    """A runner that has taken a step: its caller, the lease, where it acts, and what it shows there."""
+async def claim_step(s: Site) -> tuple[httpx.AsyncClient, dict[str, Any], str, dict[str, str]]:
+    """Claim a step as a runner. Returns the caller, the lease, the path for acts, and its headers."""
     await start(s)
     caller = await s.as_("runner")
     (lease,) = await claim(caller, ack=True)
@@ -92,14 +92,14 @@ async def test_a_repeated_label_is_the_same_act_even_while_it_is_running(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        caller, _, path, headers = await holding(s)
+        caller, _, path, headers = await claim_step(s)
         service.hold()
         asking = [
             asyncio.ensure_future(caller.post(path, json={"label": "p", **POST}, headers=headers))
             for _ in range(3)
         ]
         await until(lambda: service.held == 1, "the call")
-        asking.pop().cancel()  # whoever asked first may be gone
+        asking.pop().cancel()  # the first caller may be gone
         service.release()
         answers = [(await one).json() for one in asking]
         assert [one["state"] for one in answers] == ["done", "done"]
@@ -114,7 +114,7 @@ async def test_a_repeated_label_is_the_same_act_even_while_it_is_running(
 async def test_a_call_that_another_server_is_making_is_not_repeated(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where that is safe: the one that is refused would be taken for both."""
+    """Not even if a repeat is safe: a refusal of one call would count for both."""
     async with governed(url, tmp_path, monkeypatch) as (one, service):
         connectors = parse_connectors(FILE.format(url=service.url)).values()
         async with site(url, connectors=connectors) as two:
@@ -127,8 +127,8 @@ async def test_a_call_that_another_server_is_making_is_not_repeated(
             service.hold()
             asking = asyncio.ensure_future(first.post(path, json=ask, headers=headers))
             await until(lambda: service.held == 1, "the call")
-            told = (await second.post(path, json=ask, headers=headers)).json()
-            assert (told["state"], told["code"]) == ("failed", "ACTION_BUSY")
+            answer = (await second.post(path, json=ask, headers=headers)).json()
+            assert (answer["state"], answer["code"]) == ("failed", "ACTION_BUSY")
             service.release()
             assert (await asking).json()["state"] == "done"
             assert (await second.post(path, json=ask, headers=headers)).json()["state"] == "done"
@@ -141,17 +141,17 @@ async def test_a_denial_ends_the_step_and_tells_the_runner(
     async with governed(url, tmp_path, monkeypatch, DENY) as (s, service):
         run = await start(s)
         runner = PlainRunner(s.address, await s.key("runner"), CAPABILITIES)
-        told: list[Any] = []
+        errors: list[Any] = []
 
         def work(job: Job) -> None:
             try:
                 job.act("post", **POST)
             except NotDone as refused:
-                told.extend(refused.args)
+                errors.extend(refused.args)
                 raise
 
         await asyncio.to_thread(runner.run_one, work)
-        assert told == ["refused", "POLICY_DENIED"]
+        assert errors == ["refused", "POLICY_DENIED"]
         assert (await acme(s).get(run)).reason == "POLICY_DENIED"
         assert service.requests == []
 
@@ -160,9 +160,9 @@ async def test_only_the_holder_of_a_live_lease_can_act(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with governed(url, tmp_path, monkeypatch) as (s, service):
-        caller, lease, path, headers = await holding(s)
+        caller, lease, path, headers = await claim_step(s)
         assert (await caller.post(path, json={"label": "p", **POST})).status_code == 401, (
-            "a runner's key is no token"
+            "a runner's key is not a lease token"
         )
         await say(s, lease, "release", 1)
         late = await caller.post(path, json={"label": "p", **POST}, headers=headers)
@@ -173,7 +173,7 @@ async def test_only_the_holder_of_a_live_lease_can_act(
 async def test_secrets_do_not_leave_the_server(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I53: the service was shown the token; nobody else was."""
+    """I53: only the service gets the token."""
     async with governed(url, tmp_path, monkeypatch) as (s, service):
         run = await start(s)
         (lease,) = await claim(await s.as_("runner"), ack=True)
@@ -213,7 +213,7 @@ async def test_workers_of_the_sdk_act_over_http_in_code_and_in_files(
 async def test_runners_cannot_claim_undo_runs(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it says of receipts would be believed."""
+    """The server would trust what the runner reports about receipts."""
     async with governed(url, tmp_path, monkeypatch) as (s, _):
         caller = await s.as_("runner")
         for queue in ("default", "other"):

@@ -1,4 +1,4 @@
-"""`tenure runner conformance`: a runner of the standard library passes it, and runners that break the protocol do not."""
+"""`tenure runner conformance`: a runner written with the standard library passes, and runners that break the protocol fail."""
 
 import json
 import subprocess

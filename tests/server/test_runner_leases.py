@@ -1,4 +1,4 @@
-"""Claims, leases and their tokens over HTTP: who may speak for what, and what a repeat is answered."""
+"""Claims, leases and lease tokens over HTTP: which requests a token authorizes, and how repeats are answered."""
 
 import asyncio
 from pathlib import Path
@@ -17,12 +17,12 @@ PLAN = [{"name": "build", "tool": "build", "input": {"what": "all"}}]
 
 
 async def start(s: Site, tenant: str = "acme", **how: Any) -> str:
-    """A run of one step."""
+    """Create a run of one step."""
     return await s.engine.scoped(tenant=tenant).create("ci", PLAN, **how)
 
 
 async def claim(runner: httpx.AsyncClient, claim_id: str = "c1", **how: Any) -> list[dict[str, Any]]:
-    """What a claim is granted."""
+    """The leases that a claim gets."""
     asked = {"claim_id": claim_id, "capabilities": CAPABILITIES, "max": 10, **how}
     answer = await runner.post("/runner/claim", json=asked)
     assert answer.status_code == 200, answer.text
@@ -31,8 +31,8 @@ async def claim(runner: httpx.AsyncClient, claim_id: str = "c1", **how: Any) -> 
 
 
 async def say(s: Site, lease: dict[str, Any], verb: str, seq: int = 0, **what: Any) -> httpx.Response:
-    """A message of a lease."""
-    caller = await s.as_("runner")  # whose key does not matter here: the lease's token goes in its place
+    """Send a message of a lease with its token."""
+    caller = await s.as_("runner")  # the lease token replaces the key of this client
     headers = {"Authorization": f"Bearer {lease['token']}"}
     path = f"/runner/leases/{lease['id']}/{verb}"
     return await caller.post(path, json={"seq": seq, **what}, headers=headers)
@@ -149,7 +149,7 @@ async def test_a_restarted_server_answers_a_repeated_claim_alike(url: str) -> No
 
 
 def contents(folder: Path) -> list[bytes]:
-    """All that is in the files of a database."""
+    """The contents of all files of a database."""
     return [path.read_bytes() for path in folder.glob("site.db*") if path.is_file()]
 
 
@@ -184,22 +184,22 @@ async def test_workers_that_claim_or_register_are_listed(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         await claim(runner, "c1", worker="mac-1", slots=3)
-        said = {"worker": "mac-2", "capabilities": CAPABILITIES, "slots": 2}
-        assert (await runner.post("/runner/register", json=said)).json() == {"refused": []}
+        body = {"worker": "mac-2", "capabilities": CAPABILITIES, "slots": 2}
+        assert (await runner.post("/runner/register", json=body)).json() == {"refused": []}
         assert [(one.name, one.slots) for one in await runners_of(s)] == [
             ("@acme/mac-1", 3),
             ("@acme/mac-2", 2),
         ]
         for tenant, reason in (("acme", "turn"), ("globex", "worker")):
-            told = await s.engine.scoped(tenant=tenant).runs.explain(await start(s, tenant))
-            assert told.reason == reason, told
-            assert "globex" not in told.text
-        await runner.post("/runner/register", json={**said, "leaves": True})
+            explanation = await s.engine.scoped(tenant=tenant).runs.explain(await start(s, tenant))
+            assert explanation.reason == reason, explanation
+            assert "globex" not in explanation.text
+        await runner.post("/runner/register", json={**body, "leaves": True})
         assert [one.name for one in await runners_of(s)] == ["@acme/mac-1"]
 
 
 async def runners_of(s: Site) -> list[Any]:
-    """The runners that were seen; servers have rows among them."""
+    """The registered runners. Servers have rows in the same table."""
     seen: list[Any] = await s.engine.store.read("workers_seen_since", 0)
     return [one for one in seen if one.name.startswith("@")]
 
@@ -208,8 +208,8 @@ async def test_an_invalid_process_identity_is_refused(url: str) -> None:
     async with site(url) as s:
         runner = await s.as_("runner")
         process = {"session": 7, "boot_id": "b", "namespaces": "n", "pid": 5, "start_ticks": 9}
-        said = {"worker": "mac-1", "capabilities": ["default|tool:build"], "process": process}
-        assert (await runner.post("/runner/register", json=said)).status_code == 200
+        body = {"worker": "mac-1", "capabilities": ["default|tool:build"], "process": process}
+        assert (await runner.post("/runner/register", json=body)).status_code == 200
         for wrong in (
             {"pid": 0},
             {"pid": 1 << 40},
@@ -217,7 +217,7 @@ async def test_an_invalid_process_identity_is_refused(url: str) -> None:
             {"start_ticks": 1 << 70},
             {"boot_id": ""},
         ):
-            refused = await runner.post("/runner/register", json={**said, "process": process | wrong})
+            refused = await runner.post("/runner/register", json={**body, "process": process | wrong})
             assert refused.status_code == 422, wrong
         claim = {"claim_id": "c", "capabilities": ["default|tool:build"], "session": -1}
         assert (await runner.post("/runner/claim", json=claim)).status_code == 422
@@ -253,14 +253,14 @@ async def test_a_runners_workflows_are_registered_in_its_tenant(url: str) -> Non
     ids=str,
 )
 async def test_a_runners_registration_of_its_code_is_checked(url: str, definition: dict[str, Any]) -> None:
-    """A schema whose references led in a circle held up a whole server, by the key of any tenant's runner."""
+    """Regression: with circular references in a schema, any tenant's runner could block the whole server."""
     async with site(url) as s:
         runner, operator = await s.as_("runner"), await s.as_("operator")
         entry = {"name": "odd", "version": "1", "definition": definition}
         answer = await runner.post("/runner/workflows", json={"workflows": [entry]})
         assert answer.status_code == 200, answer.text
         assert "WORKFLOW_INVALID" in answer.json()["refused"][0]
-        # Nor does one that came another way harm anybody.
+        # An invalid definition that is already in the database does no harm either.
         text = msgspec.json.encode(definition).decode()
         await save_workflow(s.engine.store, "acme", "odd", "1", "code", text, "d")
         started = await operator.post("/runs", json={"workflow": "odd"})
@@ -304,4 +304,4 @@ async def test_guessed_lease_tokens_stop_reaching_the_database(
         ]
         answers = [await say(s, one, "heartbeat", 1) for one in guessed]
         assert [answer.status_code for answer in answers] == [401] * 5 + [429] * 3
-        assert (await say(s, lease, "running", 1)).status_code == 200, "who is known is heard"
+        assert (await say(s, lease, "running", 1)).status_code == 200, "a known token is still accepted"

@@ -1,4 +1,4 @@
-"""The runner protocol's promises: numbers, repeats, fences, cancels, late uploads; and the page that tells of them."""
+"""Guarantees of the runner protocol: sequence numbers, repeats, fences, cancels, late uploads; and its documentation page."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "runner-protocol.md"
 
 @pytest.fixture(autouse=True)
 def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place for files."""
+    """A folder for artifacts."""
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
@@ -45,14 +45,14 @@ async def kinds(s: Site, run: str) -> list[str]:
     return [event.kind for event in await s.engine.store.read("events_of", ids.run_int(run))]
 
 
-async def stale(s: Site) -> int:
-    """How many messages that came too late are recorded."""
+async def stale_count(s: Site) -> int:
+    """The number of recorded late messages."""
     sizes = {row.table: row.rows for row in await s.engine.store.read("sizes")}
     return int(sizes["stale_message"])
 
 
-async def later(s: Site, seconds: float) -> None:
-    """Let time pass, and do what is due."""
+async def advance_clock(s: Site, seconds: float) -> None:
+    """Shift the clock and process due timers."""
     s.engine.store.shift_clock(us(seconds))
     await s.engine.settle()
 
@@ -150,7 +150,7 @@ async def test_every_repeated_message_gets_its_first_answer(url: str) -> None:
             assert again.status_code == 200, again.text
             if (
                 verb != "log"
-            ):  # its lines are kept once; the lease was extended by the first, so that it says `ignored`
+            ):  # log lines are kept once; the first message has extended the lease, so the repeat gets `ignored`
                 assert again.json() == first.json(), verb
         assert (await acme(s).get(run)).status == "succeeded"
         made = await kinds(s, run)
@@ -185,8 +185,8 @@ MESSAGES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.clause("DCI-16")
 async def test_reordered_and_duplicated_messages_have_the_same_result(url: str) -> None:
-    """Failure 28. Checkpoints are sent ahead; copies of everything that was sent arrive in any order, any number of times, while
-    the runner says each in turn, and after its last word."""
+    """Failure 28. Checkpoints arrive early. Copies of sent messages arrive in any order and number, while the runner sends its
+    messages and after its last one."""
     strays = st.lists(st.integers(0, len(MESSAGES) - 2), max_size=8)
     ahead = st.lists(st.sampled_from([2, 3]), max_size=4)
     stories: list[tuple[list[int], list[int], list[int]]] = []
@@ -237,7 +237,7 @@ async def test_a_runner_that_pauses_past_its_lease_is_refused_and_recorded_once(
         run = await start(s, profile="delta-ci")
         runner = await s.as_("runner")
         (old,) = await claim(runner, "c1", ack=True)
-        await later(s, old["lease_seconds"] + 1)
+        await advance_clock(s, old["lease_seconds"] + 1)
         (new,) = await claim(runner, "c2", ack=True)
         assert new["attempt"] == 2
         for _ in range(3):
@@ -247,7 +247,7 @@ async def test_a_runner_that_pauses_past_its_lease_is_refused_and_recorded_once(
             assert problem(await say(s, old, verb, 2)) == "LEASE_STALE"
         assert (await say(s, new, "complete", 1, output="new")).status_code == 200
         assert (await acme(s).runs.steps(run))[0].output == "new"
-        assert await stale(s) == 4  # complete, heartbeat, fail, cancel-ack: once each
+        assert await stale_count(s) == 4  # complete, heartbeat, fail, cancel-ack: once each
         assert await claim(runner, "c1") == []
 
 
@@ -258,7 +258,7 @@ async def test_two_workers_with_the_same_name_are_distinguished_by_the_fence(url
         run = await start(s, profile="delta-ci")
         runner = await s.as_("runner")
         (old,) = await claim(runner, "c1", worker="bob", ack=True)
-        await later(s, old["lease_seconds"] + 1)
+        await advance_clock(s, old["lease_seconds"] + 1)
         (new,) = await claim(runner, "c2", worker="bob", ack=True)
         older = await say(s, old, "heartbeat", 1)
         assert (older.status_code, problem(older)) == (409, "LEASE_STALE")
@@ -288,7 +288,7 @@ async def test_a_forced_cancel_keeps_late_logs_and_artifacts_and_refuses_a_late_
         run = await start(s)
         (lease,) = await claim(await s.as_("runner"), ack=True)
         await acme(s).cancel(run)
-        await later(s, 300)  # past the cancel's deadline
+        await advance_clock(s, 300)  # past the cancel's deadline
         assert await status(s, run) == "canceled"
         before = await kinds(s, run)
         refused = await say(s, lease, "complete", 1, output="too late")
@@ -305,7 +305,7 @@ async def test_a_forced_cancel_keeps_late_logs_and_artifacts_and_refuses_a_late_
         assert (row.name, row.late, row.state) == ("core.dump", True, "late")
         (line,) = await s.engine.store.read("log_lines_of", ids.run_int(run), 0, 10)
         assert msgspec.json.decode(line.fields) == {"late": True}
-        await later(s, 3600)
+        await advance_clock(s, 3600)
         for answer in (
             await caller.put(path, content=b"bytes"),
             await say(s, lease, "log", 3, lines=[{"text": "?"}]),
@@ -395,7 +395,7 @@ async def test_a_waiting_claim_can_be_ended_by_its_id(url: str) -> None:
         assert await asyncio.wait_for(waiting, 10) == []
 
 
-# -------------------------------------------------------------------------------------------- what is refused
+# -------------------------------------------------------------------------------------------- refused requests
 
 
 async def test_invented_ids_do_not_reach_another_tenants_data(url: str) -> None:
@@ -497,6 +497,6 @@ def test_the_examples_of_the_page_match_the_protocol() -> None:
         assert msgspec.json.decode(body, type=wanted) is not None
     assert len(requests) == 4
     answers = re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)
-    told = (p.ClaimReply, p.MessageReply, ps.ActCallReply, p.UploadReply, p.MessageBatchReply)
-    for body, wanted in zip(answers, told, strict=True):
+    replies = (p.ClaimReply, p.MessageReply, ps.ActCallReply, p.UploadReply, p.MessageBatchReply)
+    for body, wanted in zip(answers, replies, strict=True):
         assert msgspec.json.decode(body, type=wanted) is not None

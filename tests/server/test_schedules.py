@@ -1,4 +1,4 @@
-"""Schedules over HTTP: made, looked at, changed, paused, triggered; one run per slot."""
+"""Schedules over HTTP: create, read, update, pause, trigger; one run per slot."""
 
 import asyncio
 from typing import Any
@@ -168,10 +168,10 @@ async def test_a_schedule_of_a_registered_workflow_file_has_its_plan(url: str) -
         assert schedule.json()["plan"][0]["input"]["argv"] == [
             "echo",
             "friday",
-        ]  # what is done, in plain words
+        ]  # the command, with the input filled in
         async with Client(s.address, await s.key("operator")) as client:
             third = load_workflow(text.replace('"2"', '"3"'))
-            with pytest.raises(TenureError) as unknown:  # not the version that happens to be the newest
+            with pytest.raises(TenureError) as unknown:  # the newest version does not replace the missing one
                 await client.schedules.create("other", third, "0 6 * * *")
             assert unknown.value.code == "WORKFLOW_NOT_FOUND"
         run = (await operator.post("/schedules/daily/trigger")).json()

@@ -1,4 +1,4 @@
-"""Which secrets a tenant may name: its own, and nothing else of what the server can read."""
+"""A tenant may reference its own secrets and nothing else that the server can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.server.webhook_senders import (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder of secrets of two tenants, with a file beside it, and links."""
+    """A folder with secrets of two tenants, a file outside of it, and symbolic links."""
     made = tmp_path / "secrets"
     for tenant in ("acme", "globex"):
         (made / tenant / "deep").mkdir(parents=True)
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refused(secrets: Secrets, reference: str, tenant: str = "acme") -> bool:
-    """Whether a reference leads nowhere."""
+    """Whether a reference is refused."""
     try:
         secrets.resolve(reference, tenant)
     except TenureError as fault:
@@ -68,7 +68,7 @@ def test_a_tenant_reads_only_files_in_its_own_folder(folder: Path) -> None:
     ):
         assert ours.problem(f"file:{where}", "acme") is not None, where
         assert refused(ours, f"file:{where}"), where
-    assert refused(Secrets(), f"file:{folder}/acme/hook"), "without a folder there are no files"
+    assert refused(Secrets(), f"file:{folder}/acme/hook"), "without a folder, file references are refused"
 
 
 def test_a_tenant_folder_outside_of_the_secrets_is_ignored(folder: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_tenant_reads_only_variables_with_its_own_prefix(
     assert ours.resolve("env:TENURE_SECRET_acme_A", "acme") == b"TENURE_SECRET_acme_A"
     for name in ("TENURE_SECRET_A", "TENURE_DB", "A", "HOME", "TENURE_SECRET_ACME_A", "TENURE_SECRET_acme"):
         assert refused(ours, f"env:{name}"), name
-    # With an underscore in its id a tenant would share the names of the one before the underscore.
+    # The variables of a tenant `acme_eu` would also belong to the tenant `acme`.
     assert refused(ours, "env:TENURE_SECRET_acme_eu_A", "acme_eu")
     assert "env:" not in (ours.problem("env:TENURE_SECRET_acme_eu_A", "acme_eu") or "")
 
@@ -122,7 +122,7 @@ async def test_hooks_and_webhooks_may_name_only_secrets_of_their_tenant(url: str
         assert await _wrong(admin.put(f"/hooks/{made['id']}", json=changed))
 
 
-async def _wrong(asked) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]  # a request under way
+async def _wrong(asked) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]  # an awaitable request
     answer = await asked
     assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
     details: list[dict[str, str]] = answer.json()["error"]["details"]
@@ -132,7 +132,7 @@ async def _wrong(asked) -> list[dict[str, str]]:  # type: ignore[no-untyped-def]
 async def test_an_existing_hook_cannot_use_a_secret_of_another_tenant(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written when tenants shared is looked at again where it is used."""
+    """A hook from before the separation of tenants is checked again when its secret is used."""
     monkeypatch.setenv("TENURE_SECRET_OURS", SECRET)
     async with site(url, secrets_shared=True) as s:
         made = await make_hook(s, "github", secrets=["env:TENURE_SECRET_OURS"])

@@ -1,4 +1,4 @@
-"""Browsers: a cookie instead of the key, of no use to other sites, and over when its key is."""
+"""Browser sessions: a cookie replaces the key, other sites cannot use it, and it ends with its key."""
 
 import httpx
 import pytest
@@ -28,7 +28,7 @@ async def test_a_key_is_exchanged_for_a_cookie_that_scripts_cannot_read(url: str
         cookie = answer.headers["set-cookie"]
         parts = {part.strip().lower() for part in cookie.split(";")[1:]}
         assert {"httponly", "samesite=strict", "path=/", "max-age=43200"} <= parts
-        assert "secure" not in parts, "it could not be sent back over http"
+        assert "secure" not in parts, "a secure cookie would not be sent over http"
         me = (await browser.get("/session")).json()
         assert (me["id"], me["kind"], me["tenant"], me["by_cookie"]) == ("ada", "person", ACME, True)
         secret = browser.cookies[COOKIE]
@@ -53,7 +53,7 @@ async def test_a_change_by_cookie_needs_the_servers_own_origin(url: str) -> None
         ):  # fmt: skip
             answer = await browser.post("/people", json=body, headers=headers)
             assert (answer.status_code, problem(answer)) == (403, "ORIGIN_REFUSED"), headers
-        assert (await browser.get("/people")).status_code == 200, "reading is no change"
+        assert (await browser.get("/people")).status_code == 200, "reading needs no origin"
         answer = await browser.post("/people", json=body, headers={"Origin": s.address})
         assert answer.status_code == 201
 
@@ -69,8 +69,10 @@ async def test_a_session_ends_when_its_browser_signs_out(url: str) -> None:
         thief = await s.caller()
         thief.cookies.set(COOKIE, held)
         assert problem(await thief.get("/session")) == "UNAUTHENTICATED"
-        assert (await (await s.caller(key)).get("/session")).status_code == 200, "the key stays"
-        assert (await (await s.caller(key)).delete("/session")).status_code == 204, "there was none"
+        assert (await (await s.caller(key)).get("/session")).status_code == 200, "the key is still valid"
+        assert (await (await s.caller(key)).delete("/session")).status_code == 204, (
+            "a key without a session may sign out"
+        )
 
 
 async def test_a_revoked_key_ends_its_sessions(url: str) -> None:
@@ -88,7 +90,7 @@ async def test_a_session_expires(url: str) -> None:
         assert (await browser.get("/session")).status_code == 200
         s.engine.store.shift_clock(us(12 * 3600 + 1))
         assert problem(await browser.get("/session")) == "UNAUTHENTICATED"
-        # The next one who signs in clears up.
+        # The next sign-in deletes expired sessions.
         await signed_in(s, "viewer", person="bob")
         hashes = [await s.engine.store.read("session_named", b"x")]
         assert hashes == [[]]

@@ -1,4 +1,4 @@
-"""I61: a step whose condition is false is never handed out, and every view says that it was skipped and why."""
+"""I61: a step whose condition is false is never leased, and every view shows that it was skipped and why."""
 
 import json
 from pathlib import Path
@@ -27,39 +27,39 @@ EVERYTHING = [f"default|tool:{tool}" for tool in ("build", "label", "ship")]
 
 @pytest.fixture(autouse=True)
 def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place for files."""
+    """A folder for artifacts."""
     monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
 
 
-async def taken(runner: httpx.AsyncClient, claim_id: str) -> list[dict[str, object]]:
+async def claim_all(runner: httpx.AsyncClient, claim_id: str) -> list[dict[str, object]]:
     asked = {"claim_id": claim_id, "capabilities": EVERYTHING, "max": 10, "ack": True}
     found: list[dict[str, object]] = (await runner.post("/runner/claim", json=asked)).json()["leases"]
     return found
 
 
-async def released(s: Site) -> str:
-    """A run of which one step was done by a runner of no SDK, and three were skipped."""
+async def run_with_skipped_steps(s: Site) -> str:
+    """A run with one step that a runner without the SDK completed, and three skipped steps."""
     operator = await s.as_("operator")
     put = await operator.put("/workflows/release", content=FILE, headers={"Content-Type": "application/yaml"})
     assert put.status_code in (200, 201), put.text
     run: str = (await operator.post("/runs", json={"workflow": "release"})).json()["id"]
     runner = await s.as_("runner")
-    (build,) = await taken(runner, "c1")
+    (build,) = await claim_all(runner, "c1")
     assert (build["step"], build["input"]) == ("build", {"what": "some"})
     assert (await say(s, build, "complete", 1, output={"n": 1})).status_code == 200
     await s.engine.settle()
-    assert await taken(runner, "c2") == []
+    assert await claim_all(runner, "c2") == []
     return run
 
 
 async def test_every_view_shows_that_a_step_was_skipped_and_why(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("operator")
-        async with listening(viewer) as ear:
-            run = await released(s)
-            frames = [await ear.frame() for _ in range(6)]
-        told = [frame["skipped"] for frame in frames if "skipped" in frame]
-        named = [one for some in told for one in some]
+        async with listening(viewer) as listener:
+            run = await run_with_skipped_steps(s)
+            frames = [await listener.frame() for _ in range(6)]
+        skipped = [frame["skipped"] for frame in frames if "skipped" in frame]
+        named = [one for some in skipped for one in some]
         assert named == [{"name": name, "reason": "CONDITION_FALSE"} for name in ("label", "gate", "ship")]
 
         seen = (await viewer.get(f"/runs/{run}")).json()
@@ -108,12 +108,12 @@ async def test_every_view_shows_that_a_step_was_skipped_and_why(url: str) -> Non
 
 
 async def test_a_runner_may_not_start_commands(url: str) -> None:
-    """Commands come from workflow files: a child's plan has none, whatever its input looks like."""
+    """Commands come from workflow files only. The plan of a child has none, even if its input looks like one."""
     async with site(url) as s:
         operator = await s.as_("operator")
         await operator.put("/workflows/release", content=FILE, headers={"Content-Type": "application/yaml"})
         await operator.post("/runs", json={"workflow": "release"})
-        (build,) = await taken(await s.as_("runner"), "c1")
+        (build,) = await claim_all(await s.as_("runner"), "c1")
         step = {"name": "evil", "tool": "run", "queue": "default|run", "input": {"argv": ["id"]}}
         child = {"workflow": "x", "plan": [step]}
         answer = await say(s, build, "start", 1, label="c", child=child)

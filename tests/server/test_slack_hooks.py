@@ -1,4 +1,4 @@
-"""Slack: commands that start runs, accounts that people link, and clicks that decide."""
+"""Slack: commands start runs, people link accounts, clicks decide approvals."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET_NAME.replace("acme", "globex"), SECRET)
 
 
-async def ours(s: Site, *rules: dict[str, Any], user: str = "U1", **more: Any) -> Slack:
+async def make_slack(s: Site, *rules: dict[str, Any], user: str = "U1", **more: Any) -> Slack:
     await register(s)
     return Slack(s, (await make_hook(s, "slack", *(rules or (RULE,)), **more))["id"], user=user)
 
@@ -36,7 +36,7 @@ async def runs(s: Site) -> list[str]:
 
 
 async def link(slack: Slack, person: httpx.AsyncClient) -> None:
-    """The way people do it: a code typed for in Slack, handed in while signed in."""
+    """Link an account as people do: get a code in Slack, then send it with their own key."""
     text = (await slack.command("link")).json()["text"]
     code = next(word.rstrip(".") for word in text.split() if word.startswith("tns_"))
     answer = await person.put("/me/slack", json={"code": code})
@@ -46,7 +46,7 @@ async def link(slack: Slack, person: httpx.AsyncClient) -> None:
 @pytest.mark.clause("GWI-09")
 async def test_a_repeated_command_starts_one_run(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         answers = await asyncio.gather(*(slack.command("deploy now", trigger="1.2.x") for _ in range(5)))
         [run] = await runs(s)
         assert {answer.status_code for answer in answers} == {200}
@@ -66,7 +66,7 @@ async def test_a_signature_more_than_five_minutes_old_is_refused_and_not_recorde
     url: str, off: float
 ) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         before = await contents(url)
         answer = await slack.command("deploy", off_seconds=off)
         assert (answer.status_code, problem(answer)) == (401, "SIGNATURE_INVALID")
@@ -76,7 +76,7 @@ async def test_a_signature_more_than_five_minutes_old_is_refused_and_not_recorde
 
 async def test_forged_commands_and_clicks_are_refused_and_not_recorded(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         before = await contents(url)
         now = str((await s.engine.store.read("now"))[0].now_us // 1_000_000)
         for where in ("commands", "actions"):
@@ -90,7 +90,7 @@ async def test_forged_commands_and_clicks_are_refused_and_not_recorded(url: str)
 @pytest.mark.clause("GWI-09")
 async def test_a_replay_of_the_same_bytes_does_nothing_even_after_its_record_expired(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         first = await slack.command("deploy")
         headers = first.request.headers
         at = headers["x-slack-request-timestamp"]
@@ -99,7 +99,7 @@ async def test_a_replay_of_the_same_bytes_does_nothing_even_after_its_record_exp
         s.engine.store.shift_clock(us(31 * 60))
         await s.service.keys.sweep()
         old = await slack.send_raw("commands", first.request.content, at)
-        assert problem(old) == "SIGNATURE_INVALID"  # its time has passed
+        assert problem(old) == "SIGNATURE_INVALID"  # the timestamp is too old
         fields = dict(pair.split("=") for pair in first.request.content.decode().split("&"))
         late = await slack.command("deploy", trigger=fields["trigger_id"])
         assert late.json()["text"].startswith("Already started")
@@ -108,7 +108,7 @@ async def test_a_replay_of_the_same_bytes_does_nothing_even_after_its_record_exp
 
 async def test_unmatched_and_failed_commands_are_answered_to_their_user(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s, RULE, {"when": "action == 'boom'", "workflow": "unheard-of"})
+        slack = await make_slack(s, RULE, {"when": "action == 'boom'", "workflow": "unheard-of"})
         assert (await slack.command("dance")).json()["text"] == "Nothing here answers to that /tenure."
         assert "WORKFLOW_NOT_FOUND" in (await slack.command("boom")).json()["text"]
         assert await runs(s) == []
@@ -116,7 +116,7 @@ async def test_unmatched_and_failed_commands_are_answered_to_their_user(url: str
 
 async def test_neither_the_slack_token_nor_the_response_url_is_stored(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         await slack.command("deploy", trigger="1.2.x")
         whole = repr(await contents(url))
         assert "legacy-verification-token" not in whole
@@ -128,7 +128,7 @@ async def test_neither_the_slack_token_nor_the_response_url_is_stored(url: str) 
 @pytest.mark.parametrize("field", ["team_id", "trigger_id", "command"])
 async def test_a_command_without_its_fields_is_refused(url: str, field: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         before = await contents(url)
         fields = {name: value for name, value in slack.command_fields("deploy").items() if name != field}
         answer = await slack.send("commands", fields)
@@ -136,14 +136,14 @@ async def test_a_command_without_its_fields_is_refused(url: str, field: str) -> 
         assert await contents(url) == before
 
 
-# --------------------------------------------------------------------------------------------- whose it is
+# --------------------------------------------------------------------------------------------- linked accounts
 
 
 async def test_the_linked_person_is_the_requester_of_a_commands_run(url: str) -> None:
     async with site(url) as s:
         await s.person("olga", "admin")
         ada = await s.person("ada", "operator")
-        slack = await ours(s, owner="olga")
+        slack = await make_slack(s, owner="olga")
         requesters = []
         for linked in (False, True):
             if linked:
@@ -156,7 +156,7 @@ async def test_the_linked_person_is_the_requester_of_a_commands_run(url: str) ->
 
 async def test_a_hook_may_accept_linked_people_only(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s, settings={"linked_only": True})
+        slack = await make_slack(s, settings={"linked_only": True})
         assert "`/tenure link`" in (await slack.command("deploy")).json()["text"]
         assert await runs(s) == []
         await link(slack, await s.person("ada", "operator"))
@@ -165,7 +165,7 @@ async def test_a_hook_may_accept_linked_people_only(url: str) -> None:
 
 async def test_a_link_code_is_issued_once_per_request_and_not_stored(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         first = await slack.command("link")
         code = next(word.rstrip(".") for word in first.json()["text"].split() if word.startswith("tns_"))
         at = first.request.headers["x-slack-request-timestamp"]
@@ -177,10 +177,10 @@ async def test_a_link_code_is_issued_once_per_request_and_not_stored(url: str) -
 # ------------------------------------------------------------------------------------------------- clicks
 
 
-async def asked(
+async def run_with_approval(
     s: Site, *, people: int = 1, actor: str = "person:olga", digest: str = DIGEST
 ) -> tuple[str, str]:
-    """A run that asks; its id, and what its buttons say."""
+    """Start a run that waits for an approval. Returns its id and the value of its buttons."""
     engine = s.engine.scoped(tenant="acme", actor=actor)
     question = {"action": "deploy", "people": people, "digest": digest}
     gate = {"name": "gate", "kind": "approval", "approval": question}
@@ -191,8 +191,8 @@ async def asked(
 
 async def test_a_click_decides_as_the_linked_person_and_a_double_click_once(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
-        run, value = await asked(s)
+        slack = await make_slack(s)
+        run, value = await run_with_approval(s)
         assert "not linked" in await slack.click("tenure.approve", value)
         await link(slack, await s.person("ada"))
         texts = await asyncio.gather(*(slack.click("tenure.approve", value) for _ in range(2)))
@@ -209,8 +209,8 @@ async def test_a_click_decides_as_the_linked_person_and_a_double_click_once(url:
 
 async def test_a_click_can_reject(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
-        run, value = await asked(s)
+        slack = await make_slack(s)
+        run, value = await run_with_approval(s)
         await link(slack, await s.person("ada"))
         assert (await slack.click("tenure.reject", value)).endswith("is rejected.")
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "failed"
@@ -218,9 +218,9 @@ async def test_a_click_can_reject(url: str) -> None:
 
 async def test_two_approvals_need_two_linked_accounts(url: str) -> None:
     async with site(url) as s:
-        one = await ours(s)
+        one = await make_slack(s)
         two = Slack(s, one.hook_id, user="U2")
-        run, value = await asked(s, people=2)
+        run, value = await run_with_approval(s, people=2)
         await link(one, await s.person("ada"))
         await link(two, await s.person("bob"))
         assert (await one.click("tenure.approve", value)).endswith("is requested.")
@@ -231,10 +231,10 @@ async def test_two_approvals_need_two_linked_accounts(url: str) -> None:
 
 async def test_clicks_are_refused_as_over_http(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         ada = await s.person("ada", "approver", "viewer")
         await link(slack, ada)
-        run, value = await asked(s)
+        run, value = await run_with_approval(s)
         approval, revision, digest = value.rsplit(":", 2)
         for wrong, code in (
             (f"{approval}:{int(revision) + 1}:{digest}", "APPROVAL_STALE"),
@@ -255,11 +255,11 @@ async def test_clicks_are_refused_as_over_http(url: str) -> None:
 
 async def test_neither_requesters_nor_non_approvers_can_approve(url: str) -> None:
     async with site(url) as s:
-        one = await ours(s)
+        one = await make_slack(s)
         two = Slack(s, one.hook_id, user="U2")
         await link(one, await s.person("olga"))
         await link(two, await s.person("ada", "operator"))
-        run, value = await asked(s, actor="person:olga")
+        run, value = await run_with_approval(s, actor="person:olga")
         assert "APPROVER_IS_REQUESTER" in await one.click("tenure.approve", value)
         assert "FORBIDDEN" in await two.click("tenure.approve", value)
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "waiting_approval"
@@ -267,9 +267,9 @@ async def test_neither_requesters_nor_non_approvers_can_approve(url: str) -> Non
 
 async def test_an_account_linked_in_one_tenant_is_unknown_in_another(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         await link(slack, await s.person("ada"))
-        run, value = await asked(s)
+        run, value = await run_with_approval(s)
         theirs = Slack(s, (await make_hook(s, "slack", tenant="globex"))["id"])
         assert "not linked" in await theirs.click("tenure.approve", value)
         await link(theirs, await s.person("gus", tenant="globex"))
@@ -279,17 +279,17 @@ async def test_an_account_linked_in_one_tenant_is_unknown_in_another(url: str) -
 
 async def test_a_replayed_click_is_ignored(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         await link(slack, await s.person("ada"))
-        run, value = await asked(s, people=2)
-        said = {
+        run, value = await run_with_approval(s, people=2)
+        payload = {
             "type": "block_actions",
             "team": {"id": "T1"},
             "user": {"id": "U1"},
             "trigger_id": "9.9",
             "actions": [{"action_id": "tenure.approve", "value": value}],
         }
-        first = await slack.send("actions", {"payload": json.dumps(said)})
+        first = await slack.send("actions", {"payload": json.dumps(payload)})
         at = first.request.headers["x-slack-request-timestamp"]
         again = await slack.send_raw("actions", first.request.content, at)
         assert again.json()["text"] == "That click was answered already."
@@ -298,7 +298,7 @@ async def test_a_replayed_click_is_ignored(url: str) -> None:
 
 async def test_unreadable_clicks_are_refused(url: str) -> None:
     async with site(url) as s:
-        slack = await ours(s)
+        slack = await make_slack(s)
         before = await contents(url)
         for payload in (
             "",

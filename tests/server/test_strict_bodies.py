@@ -1,5 +1,5 @@
-"""Bodies are taken as they are: `"5"` is not 5, `"false"` is not false, on every route that has a body; and a parameter that can have
-one value is not given twice."""
+"""Bodies are decoded strictly on every route: `"5"` is not 5, and `"false"` is not false. A parameter with a single value cannot be
+repeated."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ PATHS = {"run_id": "run_2026-02-14_080000_abc123", "lease_id": "run_2026-02-14_0
 
 def bodies() -> Iterator[tuple[str, str, Any]]:
     """Method, path and type of every route with a JSON body."""
-    yield "POST", "/runs", StartRun  # it decodes its body itself
+    yield "POST", "/runs", StartRun  # this route decodes its body itself
     app = Litestar(handlers(), request_class=ApiRequest, openapi_config=None, logging_config=None)
     for route in app.routes:
         if isinstance(route, HTTPRoute):
@@ -36,7 +36,7 @@ def bodies() -> Iterator[tuple[str, str, Any]]:
 
 
 def sample(kind: Any, to: Place = ()) -> Any:
-    """The least that fits a type, with everything there is on the way `to` a place."""
+    """The smallest value of a type that contains the place `to`."""
     if isinstance(kind, inspect.UnionType):
         inner = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
         structs = [one for one in inner if isinstance(one, inspect.StructType)]
@@ -69,7 +69,7 @@ def sample(kind: Any, to: Place = ()) -> Any:
 
 
 def places(kind: Any, seen: tuple[type, ...] = ()) -> Iterator[tuple[Place, Any]]:
-    """Every number and truth value of a type."""
+    """Every number and boolean of a type."""
     if isinstance(kind, inspect.UnionType):
         if not any(isinstance(one, inspect.StrType) for one in kind.types):
             for one in kind.types:
@@ -123,7 +123,7 @@ async def test_no_route_converts_text_to_a_number_or_boolean(url: str) -> None:
             where = "/".join("x" if part.startswith("{") else part for part in where.split("/"))
             answer = await everybody.request(method, where, json=body)
             if answer.status_code in (401, 403):
-                continue  # the installation's: the same Call reads it
+                continue  # needs the installation's operator; the same `Call` decodes its body
             refused += 1
             if (
                 answer.status_code != 422
@@ -173,7 +173,7 @@ async def test_an_invalid_capability_is_refused(url: str, capability: str) -> No
 
 
 def test_a_handler_gets_the_body_that_was_read() -> None:
-    """The framework converts once more, leniently: what is of the right type already is left as it is."""
+    """The framework converts a body again, leniently. A value that already has the right type stays unchanged."""
 
     class Body(msgspec.Struct):
         n: int
@@ -185,7 +185,7 @@ def test_a_handler_gets_the_body_that_was_read() -> None:
     assert msgspec.convert({"data": read}, Signature, strict=False).data is read
 
 
-# ------------------------------------------------------------------------------------------- numbers in addresses
+# ------------------------------------------------------------------------------------------- numbers in URLs
 
 NO_INTEGERS = (
     "1e1", "%2B10", "%D9%A1%D9%A0", "10.0", " 10", "10 ", "%2010", "+10", "1_0", "0x10", "\u0661\u0660", "", "true", "1" * 5000,
@@ -215,7 +215,7 @@ async def test_a_number_in_a_path_has_decimal_digits_only(tmp_path: Path) -> Non
             who = operator if path.startswith("/admin/") else caller
             where = path.replace("{run_id}", PATHS["run_id"]).replace("{lease_id}", PATHS["lease_id"])
             texts: tuple[str, ...] = NO_INTEGERS if kind == "integer" else NO_NUMBERS
-            if (place, kind) in seen:  # one of each kind is sent all of them
+            if (place, kind) in seen:  # one parameter of each kind is enough
                 texts = texts[:3]
             seen.add((place, kind))
             for text in texts:

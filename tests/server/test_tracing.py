@@ -1,4 +1,4 @@
-"""OpenTelemetry from a request to the step it leads to; what is taken up again is linked, not beneath."""
+"""OpenTelemetry traces from a request to its steps. A continued run has a new trace that links to the first one."""
 
 import asyncio
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _exporter = InMemorySpanExporter()
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    """What was exported during a test. (A process can have one provider; this one stays.)"""
+    """The spans that a test exports. A process can have only one provider, so the provider stays."""
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
         provider = TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(_exporter))
@@ -94,7 +94,7 @@ async def test_a_continued_run_is_linked_to_its_first_trace(url: str, spans: InM
         await register_workflow(engine, asks)
         answer = await caller.post("/runs", json={"workflow": "asks"}, headers={"traceparent": GIVEN})
         run = answer.json()["id"]
-        while (await engine.get(run)).status != "waiting_approval":  # noqa: ASYNC110 - suspended: its worker has let go
+        while (await engine.get(run)).status != "waiting_approval":  # noqa: ASYNC110 - until the worker has suspended the run
             await asyncio.sleep(0.01)
         await engine.approve(run, approver="person:anna")
         assert await engine.result(run, wait=30) is True

@@ -1,4 +1,4 @@
-"""Outgoing webhooks: what a receiver gets, in which order, and what becomes of it when nobody answers."""
+"""Outgoing webhooks: the events that a receiver gets, their order, and the handling of failures."""
 
 import asyncio
 import base64
@@ -41,14 +41,14 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Receiver:
-    """A receiver of webhooks on a real socket: checks signatures, and answers as it is told to."""
+    """A receiver of webhooks on a real socket. It checks signatures and returns the status that `answer` selects."""
 
     def __init__(self) -> None:
         self.url = ""
         self.got: list[dict[str, Any]] = []
-        """Events that were answered 2xx, as they came."""
+        """Events that were answered 2xx, in their order."""
         self.tried: list[tuple[str, dict[str, Any]]] = []
-        """(webhook-id, event) of all of them."""
+        """(webhook-id, event) of all attempts."""
         self.answer: Callable[[dict[str, Any], int], int] = lambda _event, _tries: 204
         self.traces: list[str | None] = []
         self._heard = asyncio.Condition()
@@ -78,13 +78,13 @@ class Receiver:
         await send({"type": "http.response.start", "status": status, "headers": more})
         await send({"type": "http.response.body", "body": b"thanks"})
 
-    async def heard(self, count: int) -> list[dict[str, Any]]:
-        """So many events that were answered 2xx."""
+    async def wait_for_events(self, count: int) -> list[dict[str, Any]]:
+        """Wait until `count` events were answered 2xx."""
         async with asyncio.timeout(SECONDS_MAX), self._heard:
             await self._heard.wait_for(lambda: len(self.got) >= count)
         return self.got
 
-    async def tries(self, count: int) -> None:
+    async def wait_for_attempts(self, count: int) -> None:
         async with asyncio.timeout(SECONDS_MAX), self._heard:
             await self._heard.wait_for(lambda: len(self.tried) >= count)
 
@@ -105,8 +105,8 @@ async def receiving() -> AsyncIterator[Receiver]:
 
 
 @asynccontextmanager
-async def told(url: str, **what: Any) -> AsyncIterator[tuple[Site, Receiver, httpx.AsyncClient, str]]:
-    """A site with a webhook to a receiver: (site, receiver, an admin, the webhook's id)."""
+async def webhook_site(url: str, **what: Any) -> AsyncIterator[tuple[Site, Receiver, httpx.AsyncClient, str]]:
+    """A site with a webhook to a receiver: (site, receiver, admin, id of the webhook)."""
     async with receiving() as receiver, site(url, webhooks_to_loopback=True) as s:
         admin = await s.as_("admin", "operator")
         made = await admin.post("/webhooks", json={"url": receiver.url, "secret": REFERENCE, **what})
@@ -120,7 +120,7 @@ def acme(s: Site, tenant: str = "acme") -> Engine:
 
 
 async def work(s: Site, workflow: str = "report", tenant: str = "acme") -> str:
-    """A run of two steps, from its beginning to its end."""
+    """Run two steps to the end."""
     run = await acme(s, tenant).create(workflow, [{"name": "a"}, {"name": "b"}])
     for _ in range(2):
         [lease] = await s.engine.orchestrator.claim("bob", queues=QUEUES)
@@ -128,7 +128,7 @@ async def work(s: Site, workflow: str = "report", tenant: str = "acme") -> str:
     return run
 
 
-def short(event: dict[str, Any]) -> tuple[str, Any]:
+def summary(event: dict[str, Any]) -> tuple[str, Any]:
     data = event["data"]
     return event["type"], data.get("status", data.get("step"))
 
@@ -143,10 +143,10 @@ STORY = [
 
 
 async def test_webhooks_are_signed_cloudevents(url: str) -> None:
-    async with told(url) as (s, receiver, _admin, id_):
+    async with webhook_site(url) as (s, receiver, _admin, id_):
         run = await work(s)
-        events = await receiver.heard(5)
-        assert list(map(short, events)) == STORY
+        events = await receiver.wait_for_events(5)
+        assert list(map(summary, events)) == STORY
         first = events[0]
         assert first["specversion"] == "1.0"
         assert (first["source"], first["type"], first["subject"]) == (
@@ -170,28 +170,33 @@ async def test_events_of_a_run_arrive_in_order_despite_failures(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_dispatcher, "DELAYS_SECONDS", (0.05,))
-    async with told(url) as (s, receiver, _admin, _id):
+    async with webhook_site(url) as (s, receiver, _admin, _id):
         receiver.answer = lambda event, tries: 500 if tries == 1 and event["data"].get("step") != 2 else 200
         runs = [await work(s) for _ in range(3)]
-        events = await receiver.heard(15)
+        events = await receiver.wait_for_events(15)
         for run in runs:
             mine = [event for event in events if event["subject"] == run]
             places = [int(event["id"].removeprefix(f"{run}-").partition("-")[0]) for event in mine]
             assert places == sorted(places)
-            assert list(map(short, mine)) == STORY
+            assert list(map(summary, mine)) == STORY
         ids = [webhook_id for webhook_id, _ in receiver.tried]
-        assert any(ids.count(webhook_id) == 2 for webhook_id in ids)  # the same id in both tries
+        assert any(ids.count(webhook_id) == 2 for webhook_id in ids)  # the same id in both attempts
         bodies = dict(receiver.tried)
         assert all(bodies[webhook_id] == event for webhook_id, event in receiver.tried)
 
 
 async def test_webhooks_are_filtered_by_type_workflow_and_tenant(url: str) -> None:
-    async with told(url, types=["run.step.completed"], workflow="wanted") as (s, receiver, _admin, _id):
+    async with webhook_site(url, types=["run.step.completed"], workflow="wanted") as (
+        s,
+        receiver,
+        _admin,
+        _id,
+    ):
         await work(s, "other")
         await work(s, "wanted", tenant="globex")
         run = await work(s, "wanted")
-        events = await receiver.heard(2)
-        assert [(event["subject"], *short(event)) for event in events] == [
+        events = await receiver.wait_for_events(2)
+        assert [(event["subject"], *summary(event)) for event in events] == [
             (run, "run.step.completed", 1),
             (run, "run.step.completed", 2),
         ]
@@ -201,10 +206,10 @@ async def test_a_notice_undelivered_for_a_day_is_dead_and_can_be_retried_by_hand
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_dispatcher, "TOTAL_SECONDS", 0.0)
-    async with told(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
+    async with webhook_site(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
         receiver.answer = lambda _event, _tries: 503
         run = await acme(s).create("w", [{"name": "a"}])
-        await receiver.tries(1)
+        await receiver.wait_for_attempts(1)
         dead: list[dict[str, Any]] = []
         async with asyncio.timeout(SECONDS_MAX):
             while not dead:
@@ -217,7 +222,7 @@ async def test_a_notice_undelivered_for_a_day_is_dead_and_can_be_retried_by_hand
         assert none.json() == {"retried": 0}
         one = await admin.post(f"/webhooks/{id_}/dead/retry")
         assert one.json() == {"retried": 1}
-        [event] = await receiver.heard(1)
+        [event] = await receiver.wait_for_events(1)
         assert event == dead[0]["event"]
         assert receiver.tried[0][0] == receiver.tried[1][0] == dead[0]["webhook_id"]
         async with asyncio.timeout(SECONDS_MAX):
@@ -228,9 +233,9 @@ async def test_a_notice_undelivered_for_a_day_is_dead_and_can_be_retried_by_hand
 async def test_a_notice_whose_attempts_end_without_an_outcome_dies_after_a_limit(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A try is counted when it is taken: one that ends its process counts, and nothing is sent once there were too many."""
+    """An attempt is counted when it begins, so that a crash counts. Over the limit, nothing is sent."""
     monkeypatch.setattr(webhook_dispatcher, "NOTICE_TRIES_MAX", 0)
-    async with told(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
+    async with webhook_site(url, types=["run.status.changed"]) as (s, receiver, admin, id_):
         await acme(s).create("w", [{"name": "a"}])
         dead: list[dict[str, Any]] = []
         async with asyncio.timeout(SECONDS_MAX):
@@ -240,15 +245,15 @@ async def test_a_notice_whose_attempts_end_without_an_outcome_dies_after_a_limit
         assert receiver.tried == []
         monkeypatch.setattr(webhook_dispatcher, "NOTICE_TRIES_MAX", 30)
         assert (await admin.post(f"/webhooks/{id_}/dead/retry")).json() == {"retried": 1}
-        [event] = await receiver.heard(1)
+        [event] = await receiver.wait_for_events(1)
         assert event == dead[0]["event"]
 
 
 async def test_a_receiver_that_answers_410_disables_its_webhook(url: str) -> None:
-    async with told(url) as (s, receiver, admin, id_):
+    async with webhook_site(url) as (s, receiver, admin, id_):
         receiver.answer = lambda _event, _tries: 410
         await acme(s).create("w", [{"name": "a"}])
-        await receiver.tries(1)
+        await receiver.wait_for_attempts(1)
         view: dict[str, Any] = {"disabled": False}
         async with asyncio.timeout(SECONDS_MAX):
             while not view["disabled"]:
@@ -263,30 +268,30 @@ async def test_a_receiver_that_answers_410_disables_its_webhook(url: str) -> Non
             3,
         )
         await work(s)
-        events = await receiver.heard(2)
+        events = await receiver.wait_for_events(2)
         assert {event["type"] for event in events} >= {"run.step.completed"}
 
 
 async def test_a_webhook_continues_the_trace_of_its_run(url: str) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    async with told(url) as (s, receiver, _admin, _id):
+    async with webhook_site(url) as (s, receiver, _admin, _id):
         ask = s.engine.orchestrator
         await ask.create(CreateRun(run_id=ask.new_id("acme"), tenant="acme", workflow="w", trace=trace))
-        await receiver.heard(1)
+        await receiver.wait_for_events(1)
         assert receiver.traces == [trace]
 
 
 async def test_redirects_are_not_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhook_dispatcher, "DELAYS_SECONDS", (0.01,))
-    async with told(url, types=["run.status.changed"]) as (s, receiver, _admin, _id):
+    async with webhook_site(url, types=["run.status.changed"]) as (s, receiver, _admin, _id):
         receiver.answer = lambda _event, tries: 302 if tries == 1 else 200
         await acme(s).create("w", [{"name": "a"}])
-        await receiver.heard(1)
+        await receiver.wait_for_events(1)
         assert len(receiver.tried) == 2
 
 
 async def test_a_webhook_is_read_updated_and_deleted(url: str) -> None:
-    async with told(url) as (s, receiver, admin, id_):
+    async with webhook_site(url) as (s, receiver, admin, id_):
         text = {"url": receiver.url, "secret": REFERENCE}
         viewer = await s.as_("viewer")
         [shown] = (await viewer.get("/webhooks")).json()["items"]
@@ -366,7 +371,7 @@ def test_webhooks_cannot_reach_local_addresses() -> None:
     near += ["2002:7f00:1::", "2001:0:7f00:1::1", "64:ff9b::a9fe:a9fe", "::127.0.0.1", "fec0::1"]
     assert not [address for address in near if is_allowed(address, AllowedNetworks())]
     assert not is_allowed("2002:a9fe:a9fe::", AllowedNetworks(private=True)), (
-        "6to4 leads to an address of IPv4"
+        "a 6to4 address contains an IPv4 address"
     )
     assert is_allowed("93.184.216.34", AllowedNetworks())
     assert is_allowed("2606:2800:220:1::1", AllowedNetworks())
@@ -378,7 +383,7 @@ def test_webhooks_cannot_reach_local_addresses() -> None:
 async def test_a_host_name_that_resolves_to_this_machine_is_refused(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name passed the check of its text; the address is looked at when it is connected to."""
+    """The name itself passes the check. The resolved address is checked at the connection."""
     async with receiving() as receiver, site(f"sqlite:{tmp_path / 'site.db'}") as s:
         port = httpx.URL(receiver.url).port
         loop = asyncio.get_running_loop()
@@ -412,4 +417,4 @@ def test_retry_delays_grow_from_seconds_to_hours_and_end_after_a_day() -> None:
         now = due
     assert waits[: len(DELAYS_SECONDS)] == list(DELAYS_SECONDS)
     assert now == us(TOTAL_SECONDS)
-    assert 4 <= next_try_at(msgspec.structs.replace(notice, tries=1), 0, 0.0) / 1e6 <= 6  # type: ignore[operator]  # a day is left
+    assert 4 <= next_try_at(msgspec.structs.replace(notice, tries=1), 0, 0.0) / 1e6 <= 6  # type: ignore[operator]  # not None: the day has not passed

@@ -1,4 +1,4 @@
-"""The threads for heavy work: what is canceled while it waits is not counted any more."""
+"""The thread pool for heavy work: canceled work in the queue no longer counts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tenure.work_pool import WorkPool
 
 async def test_canceled_work_no_longer_counts() -> None:
     pool = WorkPool(threads=1, waiting_max=2)
-    begun, go_on = threading.Event(), threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def hold() -> str:
         begun.set()
-        go_on.wait()
+        release.wait()
         return "done"
 
     holding = asyncio.ensure_future(pool.run(hold))
@@ -34,7 +34,7 @@ async def test_canceled_work_no_longer_counts() -> None:
                 await waiting
             assert pool.under_way == 1
     finally:
-        go_on.set()  # a thread that waits would keep the process
+        release.set()  # a waiting thread would keep the process alive
     assert await holding == "done"
     assert await pool.run(str, 7) == "7"
     assert pool.under_way == 0

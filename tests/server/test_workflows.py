@@ -1,4 +1,4 @@
-"""Workflows that are registered and looked at over HTTP."""
+"""Workflows over HTTP: registration, lists, versions."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ async def test_a_document_is_registered_and_its_runs_follow_it(url: str) -> None
         same = await put(
             operator, "deploy", deploy().replace("Ship it?", '"Ship it?"'), "text/yaml; charset=utf-8"
         )
-        assert same.status_code == 200, "the same definition in other words"
+        assert same.status_code == 200, "the same definition in another notation"
         changed = await put(operator, "deploy", deploy().replace("make", "cmake"))
         assert (changed.status_code, problem(changed)) == (409, "WORKFLOW_CHANGED")
         run = await operator.post("/runs", json={"workflow": "deploy", "input": {"ref": "main"}})
@@ -71,7 +71,9 @@ async def test_a_json_document_can_be_registered(url: str) -> None:
         document = '{"name": "hello", "steps": [{"id": "say", "run": ["echo", "hello"]}]}'
         made = await put(operator, "hello", document, "application/json")
         assert made.status_code == 201, made.text
-        assert made.json()["version"] == made.json()["digest"][:12], "without a version it is its digest"
+        assert made.json()["version"] == made.json()["digest"][:12], (
+            "the default version is the start of the digest"
+        )
 
 
 async def test_every_problem_of_a_document_is_reported_with_its_line(url: str) -> None:
@@ -139,7 +141,9 @@ async def test_lists_contain_own_and_shared_workflows_page_by_page(url: str) -> 
             assert await pages(operator, limit) == wanted, limit
         assert await pages(other, 2) == [("echo", "1"), ("patient", "1")]
         listed = (await operator.get("/workflows")).json()["items"]
-        assert {row["name"]: row["kind"] for row in listed}["echo"] == "declared", "the tenant's own"
+        assert {row["name"]: row["kind"] for row in listed}["echo"] == "declared", (
+            "the tenant's own workflow takes precedence"
+        )
         answer = await other.get("/workflows/deploy")
         assert (answer.status_code, problem(answer)) == (404, "WORKFLOW_NOT_FOUND")
         cursor = (await operator.get("/workflows", params={"limit": 1})).json()["next_cursor"]
@@ -166,4 +170,4 @@ async def test_a_workflow_registered_by_another_process_is_found_quickly(url: st
         assert problem(answer) == "WORKFLOW_NOT_FOUND"
         await register(elsewhere)
         answer = await operator.post("/runs", json={"workflow": "echo", "input": {"word": "a"}})
-        assert answer.status_code == 201, "what is not there is not remembered"
+        assert answer.status_code == 201, "a missing workflow is not cached"

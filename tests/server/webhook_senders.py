@@ -1,4 +1,4 @@
-"""Test doubles of GitHub, Slack and whoever speaks Standard Webhooks: they sign as the real ones do, and send real HTTP."""
+"""Test doubles of GitHub, Slack and Standard Webhooks senders. They sign as the real services do and send real HTTP."""
 
 import base64
 import hmac
@@ -35,7 +35,7 @@ PR_RULE: dict[str, Any] = {
 def pull_request(
     number: int = 7, *, action: str = "opened", head: str = "c0ffee", **more: Any
 ) -> dict[str, Any]:
-    """What GitHub tells of a pull request."""
+    """The payload of a GitHub `pull_request` event."""
     return {
         "action": action,
         "number": number,
@@ -50,7 +50,7 @@ def pull_request(
 
 
 async def register(site: Site, name: str = "review", tenant: str = "acme") -> None:
-    """A code workflow, as a worker registers it."""
+    """Register a code-first workflow as a worker does."""
     about = {"name": name, "version": "1", "kind": "code", "profile": "agent-runs", "queue": "default"}
     await save_workflow(site.engine.store, tenant, name, "1", "code", json.dumps(about), "d")
 
@@ -62,7 +62,7 @@ async def make_hook(
     tenant: str = "acme",
     **more: Any,
 ) -> dict[str, Any]:
-    """A hook made by an admin of the tenant."""
+    """Create a hook as an admin of the tenant."""
     body = {
         "kind": kind,
         "name": f"our {kind}",
@@ -81,7 +81,7 @@ async def make_hook(
 async def register_app(
     site: Site, team: str = "T1", reference: str = REFERENCE, *, tenant: str = "acme"
 ) -> None:
-    """The operator of the installation registers a Slack app for a team."""
+    """Register a Slack app for a team as the operator of the installation."""
     await site.engine.scoped(tenant="", caller=OPERATOR).tenants.set_slack_app(
         tenant, team, [reference.replace("acme", tenant)]
     )
@@ -103,7 +103,7 @@ class GitHub:
         secret: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> httpx.Response:
-        """One delivery; bytes are sent as they are."""
+        """Send one delivery. Bytes are sent unchanged."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         mac = hmac.new((secret or self.secret).encode(), raw, sha256).hexdigest()
         sent: dict[str, Any] = {
@@ -119,7 +119,7 @@ class GitHub:
 
 
 class Slack:
-    """Somebody types and clicks in Slack."""
+    """A Slack user who types commands and clicks buttons."""
 
     def __init__(self, site: Site, hook_id: str, *, team: str = "T1", user: str = "U1") -> None:
         self.site, self.hook_id, self.team, self.user = site, hook_id, team, user
@@ -131,7 +131,7 @@ class Slack:
         return f"{self._triggers}.{self.team}.{self.user}"
 
     async def send(self, where: str, fields: Mapping[str, str], *, off_seconds: float = 0) -> httpx.Response:
-        """A form, signed at the store's time or so many seconds off."""
+        """Send a form, signed with the store's time plus `off_seconds`."""
         raw = urlencode(fields).encode()
         now_us: int = (await self.site.engine.store.read("now"))[0].now_us
         return await self.send_raw(where, raw, str(int(now_us / 1e6 + off_seconds)))
@@ -139,7 +139,7 @@ class Slack:
     async def send_raw(
         self, where: str, raw: bytes, at: str, *, signature: str | None = None
     ) -> httpx.Response:
-        """Bytes, signed for this moment."""
+        """Send bytes with a signature of the current time."""
         mac = hmac.new(SECRET.encode(), f"v0:{at}:".encode() + raw, sha256).hexdigest()
         headers = {
             "X-Slack-Request-Timestamp": at,
@@ -151,7 +151,7 @@ class Slack:
         return await self._client.post(f"/hooks/slack/{self.hook_id}/{where}", content=raw, headers=headers)
 
     def command_fields(self, text: str, *, trigger: str | None = None) -> dict[str, str]:
-        """What Slack sends for `/tenure text`."""
+        """The fields that Slack sends for `/tenure text`."""
         return {
             "token": "legacy-verification-token",
             "team_id": self.team,
@@ -171,15 +171,15 @@ class Slack:
         )
 
     async def click(self, action: str, value: str) -> str:
-        """Click a button; what Slack shows then."""
-        said = {
+        """Click a button; returns the text that Slack shows."""
+        payload = {
             "type": "block_actions",
             "team": {"id": self.team},
             "user": {"id": self.user},
             "trigger_id": self._trigger(),
             "actions": [{"action_id": action, "value": value}],
         }
-        answer = await self.send("actions", {"payload": json.dumps(said)})
+        answer = await self.send("actions", {"payload": json.dumps(payload)})
         assert answer.status_code == 200, answer.text
         text: str = answer.json()["text"]
         assert answer.json()["response_type"] == "ephemeral"
@@ -202,7 +202,7 @@ class Sender:
         headers: Mapping[str, str] | None = None,
         signature: str | None = None,
     ) -> httpx.Response:
-        """One webhook."""
+        """Send one webhook."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         now_us: int = (await self.site.engine.store.read("now"))[0].now_us
         name, at = name or f"msg_{uuid.uuid4().hex}", str(int(now_us / 1e6 + off_seconds))
@@ -220,7 +220,7 @@ class Sender:
 
 
 async def contents(url: str) -> dict[str, list[Any]]:
-    """All rows of all tables, to compare; but for when a key was last used, and the clock of SQLite."""
+    """All rows of all tables, for comparisons, without the last use of keys and the clock of SQLite."""
     found: dict[str, list[Any]] = {}
     if url.startswith("sqlite:"):
         with closing(apsw.Connection(url[7:], flags=apsw.SQLITE_OPEN_READONLY)) as db:

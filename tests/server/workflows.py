@@ -1,4 +1,4 @@
-"""Workflows for the tests of the server, and how they are registered."""
+"""Workflows for the tests of the server, and helpers to register and start them."""
 
 from typing import Any
 
@@ -23,29 +23,29 @@ steps:
 
 @tenure.step
 async def shout(word: str) -> str:
-    """In capitals."""
+    """Convert to upper case."""
     return word.upper()
 
 
 @tenure.workflow(name="echo", profile="agent-runs", timeout="10m")
 async def echo(word: str, times: int = 1) -> str:
-    """Say it again."""
+    """Repeat a word."""
     return " ".join([await shout(word)] * times)
 
 
 @tenure.workflow(name="patient", profile="agent-runs")
 async def patient() -> Any:
-    """Wait to be told."""
+    """Wait for the event `news`."""
     return await tenure.wait("news")
 
 
 async def register(engine: Engine, *workflows: Workflow[..., Any]) -> None:
-    """As a worker with database access does."""
+    """Register workflows as a worker with database access does."""
     assert await registration.register_workflows(engine, workflows or (echo, patient)) == []
 
 
 async def begin(caller: httpx.AsyncClient, **body: Any) -> str:
-    """Start a run of `echo`; its id."""
+    """Start a run of `echo`; returns its id."""
     answer = await caller.post("/runs", json={"workflow": "echo", "input": {"word": "a"}, **body})
     assert answer.status_code == 201, answer.text
     run_id: str = answer.json()["id"]
