@@ -118,7 +118,7 @@ def test_a_workflow_file_runs_its_commands_and_waits_for_approval(tenure: Tenure
     assert json.loads(ended.out)["stdout"] == "sent"
     run = only_run(tenure)
     assert f"waiting for approval: tenure approvals approve {run}" in ended.err
-    assert "Send it to Ada?: 0 of 1 said yes" in ended.err
+    assert "Send it to Ada?: 0 of 1 approved" in ended.err
     shown = tenure("runs", "show", run, "--json").json()
     by = {s["name"]: s for s in shown["steps"]}
     assert by["write"]["output"]["stdout"] == "Hello, Ada true"

@@ -378,7 +378,7 @@ async def test_explain_names_the_approver_that_an_act_waits_for(place: Place) ->
         await w.say(c.Suspend, lease, waits=(asked.no,))
         why = await explained(w.store, await w.run(lease.run_id), await w.spec(lease.run_id))
         assert (why.reason, why.step) == ("approval", "close/a#1")
-        assert "'add bug': 0 of 1 people said yes" in why.text
+        assert "'add bug': 0 of 1 people have approved" in why.text
         await w.approve(lease.run_id, asked.no, by="person:bob", digest=act.digest.hex())
         lease = await w.claim()
         reply = await w.intend(lease, act=act, ruling=ASK, approval_no=asked.no)

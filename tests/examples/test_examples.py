@@ -74,7 +74,7 @@ SHOWN = {
         the agent's reason: I think INC0042 is about the network: it says 'VPN drops all calls'
         olga clicks Approve: APPROVER_IS_REQUESTER: .*
         ada clicks Approve: apr_\S+ is requested\.
-        ada clicks Approve: apr_\S+ is requested\. You had said so before\.
+        ada clicks Approve: apr_\S+ is requested\. You had already decided this\.
         bob clicks Approve: apr_\S+ is approved\.
         the run succeeded: \{'incident': 'INC0042', 'assigned': 'Network operations'\}
         INC0042 is assigned to Network operations

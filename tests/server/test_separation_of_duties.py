@@ -865,7 +865,7 @@ async def test_explain_reports_that_nobody_may_approve(url: str) -> None:
         assert "left" not in (await send(ada, "GET", f"/runs/{run}/why"))["text"]
         await send(ada, "DELETE", "/people/bob")
         text = (await send(ada, "GET", f"/runs/{run}/why"))["text"]
-        assert "nobody is left who may say yes" in text, text
+        assert "nobody is left who may approve" in text, text
         ours = {
             **DEPLOY,
             "name": "ours",
@@ -876,7 +876,7 @@ async def test_explain_reports_that_nobody_may_approve(url: str) -> None:
         two = {**DEPLOY, "name": "two", "steps": [{"id": "ok", "approval": {"title": "D", "people": 2}}]}
         await send(service, "PUT", "/workflows/two", **two)
         text = (await send(ada, "GET", f"/runs/{await start_run(ada, 'two')}/why"))["text"]
-        assert "only one person is left who may say yes" in text, text
+        assert "only one person is left who may approve" in text, text
         run = await start_run(ada, "ours")
         assert "of the group 'release'" in (await send(ada, "GET", f"/runs/{run}/why"))["text"]
         del bob

@@ -198,7 +198,7 @@ async def test_a_click_decides_as_the_linked_person_and_a_double_click_once(url:
         texts = await asyncio.gather(*(slack.click("tenure.approve", value) for _ in range(2)))
         assert sorted(text.partition(" is ")[2] for text in texts) == [
             "approved.",
-            "approved. You had said so before.",
+            "approved. You had already decided this.",
         ]
         steps = await s.engine.scoped(tenant="acme").runs.steps(run)
         assert [(step.name, step.state) for step in steps] == [("gate", "succeeded"), ("after", "ready")]

@@ -154,7 +154,7 @@ _LINES = (
         "I60",
         "two values have the same digest if and only if they are the same value",
         "elsewhere",
-        "tests/test_canonical.py (the rule, as a property) and tests/server/test_equal_values.py (every door)",
+        "tests/test_canonical.py (the rule, as a property) and tests/server/test_equal_values.py (every entry point)",
     ),
     Invariant(
         "I61",

@@ -211,7 +211,7 @@ async def _explain_waiting(store: Store, run: RunRow, spec: RunSpecRow, steps: l
         approvals = await read_rows(store, ApprovalRow, "approvals_of", run.id)
         asked = next(a for a in approvals if a.no == wait.no)
         title = question_title(await read_payload(store, run.id, asked.question_ref)) or wait.name
-        text = f"{what} waits for an approval of {title!r}: {len(asked.votes.split())} of {asked.people} people said yes."
+        text = f"{what} waits for an approval of {title!r}: {len(asked.votes.split())} of {asked.people} people have approved."
         return _explain("approval", text + await _too_few_approvers(store, run, spec, asked), name, until)
     if wait.kind == "receipt":
         receipts = await read_rows(store, ReceiptRow, "receipts_of", run.id)
@@ -251,5 +251,5 @@ async def _too_few_approvers(store: Store, run: RunRow, spec: RunSpecRow, asked:
     if left >= asked.people - len(votes):
         return ""
     of = f" of the group {asked.people_in!r}" if asked.people_in else ""
-    few = {0: "nobody is", 1: "only one person is"}.get(left, f"only {left} are") + " left who may say yes"
-    return f" Among the approvers{of} {few}: the others are involved in the run, count as one with a person who is, or have said yes."
+    few = {0: "nobody is", 1: "only one person is"}.get(left, f"only {left} are") + " left who may approve"
+    return f" Among the approvers{of} {few}: the others are involved in the run, count as one with a person who is, or have approved already."

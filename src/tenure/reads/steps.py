@@ -196,7 +196,7 @@ def _asked(rows: StepRows, wait: WaitRow | None) -> ApprovalRow | None:
 def _votes(rows: StepRows, wait: WaitRow | None) -> str:
     """The votes on an open question, as text."""
     asked = None if wait is None or wait.state != "open" else _asked(rows, wait)
-    return "" if asked is None else f"{len(asked.votes.split())} of {asked.people} said yes"
+    return "" if asked is None else f"{len(asked.votes.split())} of {asked.people} approved"
 
 
 def _checkpoint(rows: StepRows, row: CheckpointRow, within: str | None) -> tuple[int, int, Step]:

@@ -75,7 +75,7 @@ def list_approvals(
         asked,
         as_json,
         "no open approvals" if run is None else f"{run} has no approvals",
-        ("run", "no", "step", "question", "said yes", "until" if run is None else "status"),
+        ("run", "no", "step", "question", "approved", "until" if run is None else "status"),
         lambda a: (
             a.run_id,
             a.no,

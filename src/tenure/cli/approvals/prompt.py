@@ -85,7 +85,7 @@ class ApprovalPrompt:
         if question.question is not None:
             body = msgspec.json.format(msgspec.json.encode(question.question), indent=2).decode()
             lines.append(Text(escape_control(body)))
-        people = f", {len(question.votes)} of {question.people} said yes" if question.people > 1 else ""
+        people = f", {len(question.votes)} of {question.people} approved" if question.people > 1 else ""
         title = f"approval {question.no}: {question.step} (tier {question.tier}{people})"
         self._console.print(
             Panel(

@@ -193,7 +193,7 @@ async def _decide(request: ApiRequest, person: PersonRow, decision: str, value: 
         {"decision": decision, "revision": int(parts[1]), "digest": parts[2] or None}, DecisionRequest
     )
     decided = await request.engine.approvals.decide(request.who, row, answer)
-    again = " You had said so before." if decided.again else ""
+    again = " You had already decided this." if decided.again else ""
     return f"{parts[0]} is {decided.status}.{again}"
 
 

@@ -109,7 +109,7 @@ class Hooks:
         """Replace the fields of a hook, if it still has this revision."""
         old = await self._find(hook_id)
         if revision != old.revision:
-            raise TenureError("CHANGED_MEANWHILE", f"the hook has revision {old.revision} by now")
+            raise TenureError("CHANGED_MEANWHILE", f"the hook now has revision {old.revision}")
         columns = await self._check(fields)
         if fields.owner is None:  # the editor does not become the owner
             columns["owner"] = old.owner
