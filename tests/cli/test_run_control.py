@@ -54,7 +54,7 @@ def test_marking_a_run_as_reported_is_shown_and_changes_no_status(tenure: Tenure
     assert "no outcome to report yet" in tenure("runs", "reported", run).err
     tenure("runs", "cancel", run)
     me = f"uid:{os.getuid()}"
-    assert tenure("runs", "reported", run).out == f"{run}: {me} says that its end was reported\n"
+    assert tenure("runs", "reported", run).out == f"{run}: marked as reported by {me}\n"
     reply = tenure("runs", "reported", run, "--by", "ci", "--json").json()
     assert (reply["run"], reply["statement"]["by"]) == (run, me), "a second statement replaced the first"
     shown = tenure("runs", "show", run).out

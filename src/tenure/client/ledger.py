@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tenure.proof.signed_notes import LedgerCheckpoint
 
 NO_DATABASE = (
-    "whether runs, payloads and the admin chain are what the ledger says of them: that takes the database"
+    "whether runs, payloads and the admin chain are what the ledger says: this check needs the database"
 )
 NO_TRUST = "whether the keys are the right ones: they are what the server says; give --trust"
 

@@ -113,7 +113,7 @@ def _check_unsafe_checkpoints(
         if row.name in repeat or (row.name in happened and row.idx == left[0].idx):
             continue
         how = (
-            "was begun, and its end is not known"
+            "has started, and its outcome is not known"
             if row.state == "started"
             else "is done and cannot be reused"
         )

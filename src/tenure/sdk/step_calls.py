@@ -190,7 +190,7 @@ class StepCalls:
         """Wait until a recorded step may be tried again, and return its tries so far. Raises its error if it has failed for good."""
         journal, waits = self._journal, self._waits
         if known.state == "started":
-            journal.leave(ResumeFailed(f"step {key!r} was begun, and its end is unknown"))
+            journal.leave(ResumeFailed(f"step {key!r} has started, and its outcome is not known"))
         if known.state == "done":
             if not known.idempotent:
                 journal.leave(ResumeFailed(f"step {key!r} was done, and can be neither reused nor repeated"))

@@ -218,7 +218,7 @@ def reported(
     said = call_backend(
         db, tenant, lambda backend: backend.runs.mark_reported(run, actor=caller_id(by)), changes=True
     )
-    text = f"{run}: {said.by} says that its end was reported"
+    text = f"{run}: marked as reported by {said.by}"
     show_result({"run": run, "statement": {"by": said.by, "at": said.at}}, as_json, text)
 
 
