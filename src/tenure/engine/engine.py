@@ -56,6 +56,7 @@ from tenure.services.identity.people import People
 from tenure.services.identity.principals import Principal
 from tenure.services.identity.tenants import Tenants
 from tenure.services.plans import PlanLike, encode_payload, make_plan
+from tenure.services.policies import Freezes, Policies
 from tenure.services.receipts import Receipts, Undos
 from tenure.services.run_creation import RunCaller, StartOptionsDict, build_command, read_options
 from tenure.services.runs import Runs
@@ -76,8 +77,8 @@ class Engine:
     """A database and everything that can be done with its runs. An async context manager.
 
     `url` is `sqlite:PATH`, a path, or a postgresql:// DSN. The everyday calls are methods of the engine; the others are in
-    groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `confirmations`,
-    `people`, `clients`, `keys`, `tenants`.
+    groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `policies`,
+    `freezes`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
     """
 
     def __init__(
@@ -229,6 +230,14 @@ class Engine:
     @cached_property
     def undos(self) -> Undos:
         return Undos(self.scope)
+
+    @cached_property
+    def policies(self) -> Policies:
+        return Policies(self.scope)
+
+    @cached_property
+    def freezes(self) -> Freezes:
+        return Freezes(self.scope)
 
     @cached_property
     def confirmations(self) -> Confirmations:
