@@ -170,6 +170,7 @@ BESIDE_THE_DATABASE = {
     "schedules": {"edit"},
     "evidence": {"seal"},
     "undos": {"build"},
+    "hooks": {"create", "delete", "page", "page_of_deliveries", "update"},
     "policies": {"page", "publish_once"},
     "confirmations": {"confirm_row"},
     "people": {"link_slack", "page", "unlink_slack"},

@@ -15,6 +15,7 @@ import msgspec
 
 from tenure.client.approvals import RemoteApprovals, RemoteConfirmations
 from tenure.client.evidence import RemoteEvidence
+from tenure.client.hooks import RemoteHooks
 from tenure.client.identity import RemoteClients, RemoteKeys, RemotePeople, RemoteTenants
 from tenure.client.policies import RemoteFreezes, RemotePolicies
 from tenure.client.receipts import RemoteCosts, RemoteReceipts, RemoteUndos
@@ -49,6 +50,7 @@ class Client:
         self.undos = RemoteUndos(self.transport)
         self.policies = RemotePolicies(self.transport)
         self.freezes = RemoteFreezes(self.transport)
+        self.hooks = RemoteHooks(self.transport)
         self.confirmations = RemoteConfirmations(self.transport)
         self.people = RemotePeople(self.transport)
         self.clients = RemoteClients(self.transport)

@@ -50,6 +50,7 @@ from tenure.services.catalog import Workflows
 from tenure.services.confirmations import Confirmations
 from tenure.services.costs import Costs
 from tenure.services.evidence import Evidence
+from tenure.services.hooks.registry import Hooks
 from tenure.services.identity.clients import Clients
 from tenure.services.identity.keys import Keys
 from tenure.services.identity.people import People
@@ -78,7 +79,7 @@ class Engine:
 
     `url` is `sqlite:PATH`, a path, or a postgresql:// DSN. The everyday calls are methods of the engine; the others are in
     groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `policies`,
-    `freezes`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
+    `freezes`, `hooks`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
     """
 
     def __init__(
@@ -238,6 +239,10 @@ class Engine:
     @cached_property
     def freezes(self) -> Freezes:
         return Freezes(self.scope)
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        return Hooks(self.scope)
 
     @cached_property
     def confirmations(self) -> Confirmations:
