@@ -165,7 +165,7 @@ BESIDE_THE_DATABASE = {
         "show",
         "withdraw",
     },
-    "receipts": {"find", "unknown_page"},
+    "receipts": {"find", "settle_row", "unknown_page"},
     "workflows": {"page", "register_declared"},
     "schedules": {"edit"},
     "evidence": {"seal"},
