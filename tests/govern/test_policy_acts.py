@@ -12,10 +12,11 @@ from tenure.artifacts import ArtifactStore
 from tenure.errors import TenureError
 from tenure.govern.policy import CompiledPolicy, load_policy
 from tenure.govern.policy.explanations import explain_decisions
-from tenure.govern.policy.shadow import ShadowEvaluation, ShadowReport
+from tenure.govern.policy.shadow import ShadowEvaluation
 from tenure.ids import run_int
 from tenure.limits import PAYLOAD_BYTES_MAX
 from tenure.sdk import Workflow
+from tenure.shapes.policies import ShadowReport
 from tenure.store.policies import PolicyRegistry
 from tenure.testing import Lab
 from tenure.testing.doubles import ServiceDouble

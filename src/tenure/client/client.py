@@ -15,7 +15,9 @@ import msgspec
 
 from tenure.client.approvals import RemoteApprovals, RemoteConfirmations
 from tenure.client.evidence import RemoteEvidence
+from tenure.client.hooks import RemoteHooks
 from tenure.client.identity import RemoteClients, RemoteKeys, RemotePeople, RemoteTenants
+from tenure.client.policies import RemoteFreezes, RemotePolicies
 from tenure.client.receipts import RemoteCosts, RemoteReceipts, RemoteUndos
 from tenure.client.runs import RemoteRuns
 from tenure.client.transport import PATIENCE_SECONDS, Transport, drop_none
@@ -46,6 +48,9 @@ class Client:
         self.costs = RemoteCosts(self.transport)
         self.evidence = RemoteEvidence(self.transport)
         self.undos = RemoteUndos(self.transport)
+        self.policies = RemotePolicies(self.transport)
+        self.freezes = RemoteFreezes(self.transport)
+        self.hooks = RemoteHooks(self.transport)
         self.confirmations = RemoteConfirmations(self.transport)
         self.people = RemotePeople(self.transport)
         self.clients = RemoteClients(self.transport)

@@ -18,6 +18,7 @@ from tenure.shapes.runs import (
     ReportStatement,
     Run,
     RunLogLine,
+    RunMetadata,
     RunPage,
     RunSummary,
     SignalResult,
@@ -180,11 +181,10 @@ class RemoteRuns(RemoteGroup):
         labels: Mapping[str, str | None] | None = None,
         metadata: Mapping[str, Any] | None = None,
         actor: str | None = None,
-    ) -> None:
+    ) -> RunMetadata:
         """Change labels and metadata, also of a run that has ended. None removes a name."""
-        await self._transport.ask(
-            "PATCH", join_path("runs", run_id), body=drop_none(labels=labels, metadata=metadata)
-        )
+        body = drop_none(labels=labels, metadata=metadata)
+        return await self._transport.send("PATCH", join_path("runs", run_id), RunMetadata, body)
 
     async def revoke_lease(self, run_id: str, step: str | None = None, *, actor: str | None = None) -> str:
         """Revoke the lease of a step. Returns the step's state."""

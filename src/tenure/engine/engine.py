@@ -50,12 +50,14 @@ from tenure.services.catalog import Workflows
 from tenure.services.confirmations import Confirmations
 from tenure.services.costs import Costs
 from tenure.services.evidence import Evidence
+from tenure.services.hooks.registry import Hooks
 from tenure.services.identity.clients import Clients
 from tenure.services.identity.keys import Keys
 from tenure.services.identity.people import People
 from tenure.services.identity.principals import Principal
 from tenure.services.identity.tenants import Tenants
 from tenure.services.plans import PlanLike, encode_payload, make_plan
+from tenure.services.policies import Freezes, Policies
 from tenure.services.receipts import Receipts, Undos
 from tenure.services.run_creation import RunCaller, StartOptionsDict, build_command, read_options
 from tenure.services.runs import Runs
@@ -76,8 +78,8 @@ class Engine:
     """A database and everything that can be done with its runs. An async context manager.
 
     `url` is `sqlite:PATH`, a path, or a postgresql:// DSN. The everyday calls are methods of the engine; the others are in
-    groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `confirmations`,
-    `people`, `clients`, `keys`, `tenants`.
+    groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `policies`,
+    `freezes`, `hooks`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
     """
 
     def __init__(
@@ -229,6 +231,18 @@ class Engine:
     @cached_property
     def undos(self) -> Undos:
         return Undos(self.scope)
+
+    @cached_property
+    def policies(self) -> Policies:
+        return Policies(self.scope)
+
+    @cached_property
+    def freezes(self) -> Freezes:
+        return Freezes(self.scope)
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        return Hooks(self.scope)
 
     @cached_property
     def confirmations(self) -> Confirmations:

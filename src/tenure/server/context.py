@@ -65,7 +65,7 @@ class ServerContext:
             self.observer.add_sealer(engine.sealer)
         self.load = LoadLimits(settings)
         self.gate = Authenticator(repositories, settings, self.load)
-        self.intake = HookIntake(
+        self.intake = engine.runtime.hook_intake = HookIntake(
             engine.runtime, self.identity, self.name, answer_seconds=settings.hook_answer_seconds
         )
         self.intake.on_taken = self.observer.record_key_use

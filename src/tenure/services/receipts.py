@@ -62,6 +62,19 @@ class Receipts(Service):
     ) -> str:
         """State how an unknown action ended (`result` is what it returned), or that it is to be called again. Returns the new state."""
         row = await self.find(receipt_id)
+        answer = await self.settle_row(row, outcome, person=person, result=result, reason=reason)
+        return str(answer["state"])
+
+    async def settle_row(
+        self,
+        row: ReceiptDetail,
+        outcome: Literal["done", "not_done", "retry"],
+        *,
+        person: str,
+        result: Any,
+        reason: str | None,
+    ) -> dict[str, Any]:
+        """Like `settle`. Returns the new `state`, and whether the person had given the same answer before (`again`)."""
         command = SettleReceipt(
             run_id=row.run_id,
             tenant=self._scope.tenant,
@@ -72,7 +85,7 @@ class Receipts(Service):
             result=encode_payload(result),
             reason=encode_payload(reason),
         )
-        return str((await self._scope.send(command))["state"])
+        return await self._scope.send(command)
 
     async def find(self, receipt_id: str) -> ReceiptDetail:
         """The receipt's row; RECEIPT_NOT_FOUND for another tenant's receipt."""

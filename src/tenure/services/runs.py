@@ -12,6 +12,8 @@ from datetime import datetime
 from math import inf
 from typing import Any
 
+import msgspec
+
 from tenure import ids
 from tenure.artifacts import is_reference
 from tenure.clock import to_datetime, us
@@ -33,7 +35,16 @@ from tenure.services.plans import PlanLike, encode_json_object, encode_payload, 
 from tenure.services.run_waiters import POLL_SECONDS_LOCAL, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from tenure.services.scope import Service
 from tenure.shapes.events import Event
-from tenure.shapes.runs import Artifact, Explanation, ReportStatement, Run, RunLogLine, RunPage, SignalResult
+from tenure.shapes.runs import (
+    Artifact,
+    Explanation,
+    ReportStatement,
+    Run,
+    RunLogLine,
+    RunMetadata,
+    RunPage,
+    SignalResult,
+)
 from tenure.shapes.steps import FailedAttempt, Step
 
 RETENTION_PAGE = 200
@@ -278,16 +289,23 @@ class Runs(Service):
         labels: Mapping[str, str | None] | None = None,
         metadata: Mapping[str, Any] | None = None,
         actor: str | None = None,
-    ) -> None:
-        """Set labels and metadata by name, even of a finished run. None removes a name. The actor becomes involved in the run, and
-        cannot approve it."""
+        involved: str = "",
+    ) -> RunMetadata:
+        """Set labels and metadata by name, even of a finished run. None removes a name. The actor and the people in `involved`
+        (`id id`) become involved in the run, and cannot approve it."""
         command = c.UpdateMetadata(
             **self._scope.address(run_id, actor),
             labels=None if labels is None else encode_json_object(labels),
             metadata=None if metadata is None else encode_json_object(metadata),
             merge=True,
+            involved=involved,
         )
-        await self._scope.send(command)
+        said = await self._scope.send(command)
+        return RunMetadata(
+            id=run_id,
+            labels=msgspec.json.decode(said["labels"]),
+            metadata=msgspec.json.decode(said["metadata"]),
+        )
 
     async def revoke_lease(
         self, run_id: str, step: str | None = None, *, actor: str | None = None, involved: str = ""

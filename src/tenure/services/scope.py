@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure import ids
 from tenure.artifacts import ArtifactStore
@@ -26,6 +26,9 @@ from tenure.services.identity.principals import Principal
 from tenure.services.run_waiters import RunWaiters
 from tenure.store.identity import DATABASE_OWNER, AdminActor
 from tenure.store.port import Store
+
+if TYPE_CHECKING:
+    from tenure.services.hooks.intake import HookIntake
 
 NOT_OPEN = "the engine is not running: use `async with Engine(…)`"
 
@@ -56,6 +59,8 @@ class Runtime:
         self.workers: list[LocalWorker] = []
         """The workers of this process, which learn of a cancellation immediately."""
         self.waiters = RunWaiters()
+        self.hook_intake: HookIntake | None = None
+        """The intake of a server, which also carries out replays."""
         self.sealing: RunSealer
         self.catalog: Catalog
         self._choose_connectors = choose_connectors

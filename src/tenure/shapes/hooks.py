@@ -55,6 +55,19 @@ class Delivery(DeliveryListItem, frozen=True, kw_only=True):
     body: Any
 
 
+class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The status of a delivery."""
+
+    delivery: str = ""
+    """Its id. Empty if only another request, in process under the same key, knows it."""
+    status: str
+    """received (being processed), done, ignored (no rule matches), duplicate, failed or set_aside (tried too often)."""
+    run_id: str | None = None
+    duplicate: bool = False
+    """Whether it was received before. The status is that of the first delivery."""
+    note: str = ""
+
+
 class HookTrigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fields of the run's trigger, as templates. For GitHub the event provides missing fields."""
 

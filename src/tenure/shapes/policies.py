@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,6 +27,14 @@ class PolicyText(PolicyVersion, frozen=True, kw_only=True):
     """The file, byte for byte."""
 
 
+class ActivationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a version after the request."""
+
+    state: Literal["proposed", "active"]
+    """`proposed`: a second person has to send the same request."""
+    policy: PolicyVersion
+
+
 class Freeze(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant, workflow or connector whose acts are all denied."""
 
@@ -36,6 +44,15 @@ class Freeze(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the workflow, connector or tenant."""
     thaw_proposed_by: str | None
     """The person who proposed to end the freeze; another person must confirm."""
+
+
+class ThawResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The freezes after the request."""
+
+    state: Literal["proposed", "thawed"]
+    """`proposed`: a second person has to send the same request."""
+    frozen: list[Freeze]
+    """All that is still frozen."""
 
 
 class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,3 +81,26 @@ class PolicyDecision(msgspec.Struct, frozen=True, kw_only=True):
     request: Any = None
     """The target and fields of an action that was denied or needs approval, while they are stored. For an allowed action the receipt
     has them."""
+
+
+class ShadowDifference(msgspec.Struct, frozen=True, kw_only=True):
+    run: str
+    no: int
+    label: str
+    action: str
+    at: datetime
+    was: str
+    was_version: int
+    would: str
+    why: str
+    """The reason for the other outcome."""
+
+
+class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
+    looked_at: int
+    same: int
+    differs: list[ShadowDifference]
+    not_judged: dict[str, int]
+    """Why actions could not be evaluated, and how many."""
+    not_as_then: list[str]
+    """Facts that are current values for every action."""

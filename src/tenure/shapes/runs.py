@@ -56,6 +56,14 @@ class RunLogLine(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}
 
 
+class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """The labels and metadata of a run."""
+
+    id: str
+    labels: dict[str, str]
+    metadata: dict[str, Any]
+
+
 class SignalResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of delivering an event."""
 

@@ -15,12 +15,13 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.console import warn
 from tenure.cli.common.server_option import refuse_server, server_address, server_key
 from tenure.config import Database, choose_database
+from tenure.errors import TenureError
 
 if TYPE_CHECKING:
     from tenure.client import Client
@@ -148,6 +149,16 @@ def call_engine(
             return await call(engine)
 
     return asyncio.run(run())
+
+
+async def check_tenant(backend: Backend, tenant: str | None) -> None:
+    """Refuse another tenant than the key's: nobody may believe that they have changed it."""
+    from tenure.client import Client
+
+    if tenant is not None and isinstance(backend, Client):
+        mine = (await backend.transport.get("/session", dict[str, Any]))["tenant"]
+        if mine != tenant:
+            raise TenureError("INVALID_INPUT", f"this key is of tenant {mine!r}, not of {tenant!r}")
 
 
 async def requester_for(backend: Backend, db: str | None, run: str, given: str | None) -> str:

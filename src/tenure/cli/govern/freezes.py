@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tenure.cli.common.backend import call_backend, check_tenant
 from tenure.cli.common.console import show_result
 from tenure.cli.common.options import AsJson, By, Db, not_empty
 
 if TYPE_CHECKING:
-    from tenure.shapes.policies import Freeze
+    from tenure.cli.common.backend import Backend
+    from tenure.shapes.policies import Freeze, ThawResult
 
 _Tenant = Annotated[
     str | None,
@@ -43,13 +45,16 @@ def freeze(
     as_json: AsJson = False,
 ) -> None:
     """Deny every action of a tenant, a workflow or a connector, from the next commit on. Calls that were sent before continue."""
-    from tenure.cli.govern.policy_access import call_policies
+
+    async def call(backend: Backend) -> list[Freeze]:
+        await check_tenant(backend, tenant)
+        return await backend.freezes.freeze(workflow=workflow, connector=connector)
 
     if listed:
-        found = call_policies(db, tenant, by, lambda d: d.frozen())
+        found = call_backend(db, tenant or "default", lambda b: b.freezes.list(), by=by, changes=True)
     else:
         _check(tenant, workflow, connector)
-        found = call_policies(db, tenant, by, lambda d: d.freeze(workflow, connector), make=True)
+        found = call_backend(db, tenant or "default", call, by=by, changes=True, make=True)
     show_result(found, as_json, *_freeze_lines(found))
 
 
@@ -64,12 +69,15 @@ def thaw(
 ) -> None:
     """Allow frozen actions again. On a server the first person proposes it, and a second person runs the same command. On a database
     they thaw at once, if the tenant has no people."""
-    from tenure.cli.govern.policy_access import call_policies
+
+    async def call(backend: Backend) -> ThawResult:
+        await check_tenant(backend, tenant)
+        return await backend.freezes.thaw(workflow=workflow, connector=connector)
 
     _check(tenant, workflow, connector)
-    state, found = call_policies(db, tenant, by, lambda d: d.thaw(workflow, connector))
-    proposed = ["proposed; another person runs the same command to thaw it"] if state == "proposed" else []
-    show_result({"state": state, "frozen": found}, as_json, *proposed, *_freeze_lines(found))
+    made = call_backend(db, tenant or "default", call, by=by, changes=True)
+    proposed = "proposed; another person runs the same command to thaw it"
+    show_result(made, as_json, *[proposed] * (made.state == "proposed"), *_freeze_lines(made.frozen))
 
 
 def _check(tenant: str | None, workflow: str | None, connector: str | None) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tenure.cli.common.arguments import parse_seconds
+from tenure.cli.common.backend import call_backend
 from tenure.cli.common.console import count_noun, error_fields, print_json, say, show_error, show_result
 from tenure.cli.common.options import AsJson, By, ConnectorsFile, Db, RunArg, Tenant
 from tenure.cli.common.tables import format_time, show_table
@@ -16,13 +16,9 @@ from tenure.cli.runs.run_tables import value_text
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
-    from tenure.cli.govern.policy_access import LocalPolicies, RemotePolicies
+    from tenure.govern.connectors.registry import Connectors
     from tenure.govern.policy.cases import CaseResult
-    from tenure.govern.policy.model import PolicyFile
-    from tenure.govern.policy.shadow import ShadowReport
-    from tenure.shapes.policies import PolicyDecision, PolicyVersion
-
-T = TypeVar("T")
+    from tenure.shapes.policies import PolicyDecision, PolicyVersion, ShadowReport
 
 app = typer.Typer(
     name="policy",
@@ -52,39 +48,25 @@ _Version = Annotated[
 ]
 
 
-def _call(
-    db: str | None,
-    tenant: str,
-    by: str | None,
-    call: Callable[[LocalPolicies | RemotePolicies], Awaitable[T]],
-    *,
-    make: bool = False,
-) -> T:
-    from tenure.cli.govern.policy_access import call_policies
-
-    return call_policies(db, tenant, by, call, make=make)
-
-
-def _checked(path: Path, connectors: str | None) -> PolicyFile:
-    """A policy, checked against a file of connectors or against all that come with Tenure."""
+def _load_connectors(file: str | None) -> Connectors:
+    """The connectors of a file, or all that come with Tenure."""
     from tenure.govern.connectors.registry import choose_connectors
     from tenure.govern.connectors.settings import builtin_connectors
-    from tenure.govern.policy.connector_check import check_policy
-    from tenure.govern.policy.loader import read_policy_text
 
-    return check_policy(
-        read_policy_text(path), str(path), choose_connectors(connectors) or builtin_connectors()
-    )
+    return choose_connectors(file) or builtin_connectors()
 
 
 @app.command()
 def check(files: _Files, connectors: ConnectorsFile = None, as_json: AsJson = False) -> None:
     """Check policies and print every problem with its line and column. Fields are checked against the schemas of the connectors
     that --connectors names, else of all connectors that come with Tenure."""
+    from tenure.govern.policy.connector_check import check_policy
+    from tenure.govern.policy.loader import read_policy_text
+
     checked: list[dict[str, Any]] = []
     for path in files:
         try:
-            policy = _checked(path, connectors)
+            policy = check_policy(read_policy_text(path), str(path), _load_connectors(connectors))
         except TenureError as error:
             checked.append({"file": str(path), "error": error_fields(error)})
             if not as_json:
@@ -140,11 +122,21 @@ def publish(
 ) -> None:
     """Check a policy and store it as the next version. The same text again is the same version."""
     from tenure.cli.common.server_option import server_address
+    from tenure.govern.policy.connector_check import check_policy
     from tenure.govern.policy.loader import read_policy_text
 
-    # A server checks the text against its own connectors. For a database it is checked here.
-    text = read_policy_text(file) if server_address(db) is not None else _checked(file, connectors).text
-    made = _call(db, tenant, by, lambda d: d.publish(text), make=True)
+    text, known = read_policy_text(file), None
+    if server_address(db) is None:  # a server checks the text against its own connectors
+        known = _load_connectors(connectors)
+        check_policy(text, str(file), known)  # before a database is made
+    made = call_backend(
+        db,
+        tenant,
+        lambda b: b.policies.publish(text, connectors=known),
+        by=by,
+        changes=True,
+        make=True,
+    )
     show_result(
         made, as_json, f"version {made.version} is published; `tenure policy activate {made.version}`"
     )
@@ -153,7 +145,7 @@ def publish(
 @app.command("list")
 def list_versions(tenant: Tenant = "default", db: Db = None, as_json: AsJson = False) -> None:
     """List the versions of a tenant's policy, newest first."""
-    found = _call(db, tenant, None, lambda d: d.versions())
+    found = call_backend(db, tenant, lambda b: b.policies.list(), changes=True)
     show_table(
         found,
         as_json,
@@ -179,7 +171,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the text of a version, byte for byte."""
-    found = _call(db, tenant, None, lambda d: d.version(version))
+    found = call_backend(db, tenant, lambda b: b.policies.get(version), changes=True)
     if as_json:
         print_json(found)
     else:
@@ -192,9 +184,9 @@ def activate(
 ) -> None:
     """Make a version active. On a server the first person proposes it, and a second person runs the same command to activate it.
     On a database it is active at once, if the tenant has no people."""
-    state, made = _call(db, tenant, by, lambda d: d.activate(version))
-    text = "active" if state == "active" else "proposed; another person runs the same command to activate it"
-    show_result({"state": state, "policy": made}, as_json, f"version {version} is {text}")
+    made = call_backend(db, tenant, lambda b: b.policies.activate(version), by=by, changes=True)
+    proposed = "proposed; another person runs the same command to activate it"
+    show_result(made, as_json, f"version {version} is {'active' if made.state == 'active' else proposed}")
 
 
 @app.command()
@@ -202,7 +194,7 @@ def withdraw(
     version: _Version, tenant: Tenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
 ) -> None:
     """Withdraw the proposal to activate a version."""
-    made = _call(db, tenant, by, lambda d: d.withdraw(version))
+    made = call_backend(db, tenant, lambda b: b.policies.withdraw(version), by=by, changes=True)
     show_result(made, as_json, f"version {version} is no longer proposed")
 
 
@@ -214,7 +206,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain what policies decided about a run's actions: the version, the rules and the outcome of each."""
-    found = _call(db, tenant, None, lambda d: d.decisions(run))
+    found = call_backend(db, tenant, lambda b: b.policies.decisions(run), changes=True)
     lines = [line for one in found for line in _decision(one)]
     show_result(found, as_json, *(lines or [f"{run} has proposed no action"]))
 
@@ -250,7 +242,7 @@ def shadow(
     from tenure.govern.policy import load_policy_file
 
     text, length = load_policy_file(file).text, parse_seconds(since)
-    found = _call(db, tenant, None, lambda d: d.shadow(text, length))
+    found = call_backend(db, tenant, lambda b: b.policies.shadow(text, length), changes=True)
     if as_json:
         print_json(found)
     else:

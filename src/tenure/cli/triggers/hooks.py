@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+from tenure.cli.common.backend import call_backend
 from tenure.cli.common.console import print_json, show_fields, show_result
 from tenure.cli.common.options import AsJson, By, Db, Tenant
 from tenure.cli.common.tables import format_time, show_list
 
 if TYPE_CHECKING:
-    from tenure.cli.triggers.hook_access import Hooks
-    from tenure.services.hooks.intake import DeliveryStatus
-    from tenure.shapes.hooks import DeliveryListItem
+    from tenure.cli.common.backend import Backend
+    from tenure.shapes.hooks import DeliveryListItem, DeliveryStatus
 
-T = TypeVar("T")
 SHOWN = 50
 SHOWN_MAX = 1_000
 
@@ -46,16 +44,10 @@ _Delivery = Annotated[
 ]
 
 
-def _call(db: str | None, tenant: str, call: Callable[[Hooks], Awaitable[T]], by: str | None = None) -> T:
-    from tenure.cli.triggers.hook_access import call_hooks
-
-    return call_hooks(db, tenant, by, call)
-
-
 @app.command("list")
 def list_hooks(db: Db = None, tenant: Tenant = "default", as_json: AsJson = False) -> None:
     """List the hooks of a tenant, newest first."""
-    found = _call(db, tenant, lambda hooks: hooks.hooks())
+    found = call_backend(db, tenant, lambda b: b.hooks.list(), changes=True)
     columns = ("id", "kind", "name", "workspace", "owner", "revision", "unconfirmed", "disabled")
     show_list(found, "hooks", columns, as_json)
 
@@ -75,10 +67,11 @@ def show(
 ) -> None:
     """Show a hook with its rules, or one of its deliveries with headers and body."""
 
-    async def call(hooks: Hooks) -> Any:
-        return await (hooks.hook(hook) if delivery is None else hooks.delivery(hook, delivery))
+    async def call(backend: Backend) -> Any:
+        hooks = backend.hooks
+        return await (hooks.get(hook) if delivery is None else hooks.delivery(hook, delivery))
 
-    found = _call(db, tenant, call)
+    found = call_backend(db, tenant, call, changes=True)
     if as_json:
         print_json(found)
     else:
@@ -103,13 +96,17 @@ def deliveries(
 ) -> None:
     """List the deliveries that hooks received, newest first, each with its outcome and the reason."""
 
-    async def call(hooks: Hooks) -> list[tuple[str, DeliveryListItem]]:
-        asked = [hook] if hook is not None else [each.id for each in await hooks.hooks()]
+    async def call(backend: Backend) -> list[tuple[str, DeliveryListItem]]:
+        hooks = backend.hooks
+        asked = [hook] if hook is not None else [each.id for each in await hooks.list()]
         return [
-            (one, row) for one in asked for row in await hooks.deliveries(one, limit, set_aside=set_aside)
+            (one, row)
+            for one in asked
+            for row in await hooks.deliveries(one, set_aside=set_aside, limit=limit)
         ]
 
-    found = sorted(_call(db, tenant, call), key=lambda each: each[1].received_at, reverse=True)
+    rows = call_backend(db, tenant, call, changes=True)
+    found = sorted(rows, key=lambda each: each[1].received_at, reverse=True)
     lines = [line for of, row in found for line in _delivery_lines(of, row)]
     show_result(
         [{"hook": of, **msgspec.to_builtins(row)} for of, row in found],
@@ -142,6 +139,6 @@ def replay(
     A replay has a new idempotency key, so it starts a new run even if the delivery started one before. People who replay it are
     involved in that run and cannot approve it; the tenant's audit chain (`tenure tenants audit`) names them.
     """
-    made = _call(db, tenant, lambda hooks: hooks.replay(hook, delivery), by)
+    made = call_backend(db, tenant, lambda b: b.hooks.replay(hook, delivery), by=by, changes=True)
     note = f": {made.note}" if made.note else ""
     show_result(made, as_json, f"{made.delivery} is {_outcome(made)}{note}")

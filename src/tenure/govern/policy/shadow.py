@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from tenure.govern.policy.facts import build_facts, find_requester
 from tenure.kernel.act_commands import Ruling
 from tenure.kernel.act_rows import ReceiptRow, RunSpendRow, VerdictRow
 from tenure.kernel.run_rows import PayloadRow, RunRow, RunSpecRow
+from tenure.shapes.policies import ShadowDifference, ShadowReport
 from tenure.store.port import QueryReader
 
 AT_ONCE = 500
@@ -31,29 +31,6 @@ FACTS_NOT_RESTORED = (
     "the roles and groups of a run's requester are the current ones",
     "the costs of a run are the current ones",
 )
-
-
-class ShadowDifference(msgspec.Struct, frozen=True, kw_only=True):
-    run: str
-    no: int
-    label: str
-    action: str
-    at: datetime
-    was: str
-    was_version: int
-    would: str
-    why: str
-    """The reason for the other outcome."""
-
-
-class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
-    looked_at: int
-    same: int
-    differs: list[ShadowDifference]
-    not_judged: dict[str, int]
-    """Why actions could not be evaluated, and how many."""
-    not_as_then: list[str]
-    """Facts that are current values for every action."""
 
 
 class ShadowEvaluation:

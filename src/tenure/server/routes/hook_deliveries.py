@@ -23,10 +23,9 @@ from tenure.server.request import ApiRequest
 from tenure.server.routes.hooks import delivery_response
 from tenure.services.approvals import DecisionRequest
 from tenure.services.hooks import events
-from tenure.services.hooks.intake import DeliveryStatus
 from tenure.services.hooks.verification import run_sized
 from tenure.services.identity.principals import Principal
-from tenure.shapes.hooks import HookSettings
+from tenure.shapes.hooks import DeliveryStatus, HookSettings
 
 _ANSWERS = {
     200: ResponseSpec(

@@ -16,10 +16,9 @@ from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit
 from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmRequest
 from tenure.services.hooks.events import show_hook
-from tenure.services.hooks.intake import DeliveryStatus
-from tenure.services.hooks.registry import HookFields, Hooks
+from tenure.services.hooks.registry import HookFields
 from tenure.services.idempotency import HeldRecord, StoredResponse
-from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook
+from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook
 from tenure.shapes.pages import Page
 
 Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
@@ -38,33 +37,29 @@ class HookUpdate(HookFields, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The revision that was read."""
 
 
-def _hooks(request: ApiRequest) -> Hooks:
-    service = request.service
-    return Hooks(request.engine.scope, request.who, service.intake, service.secrets)
-
-
 @get("/hooks", summary="The tenant's hooks")
 async def list_hooks(request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None) -> Page[Hook]:
     """Newest first."""
-    return await _hooks(request).page(limit, cursor)
+    return await request.engine.hooks.page(limit, cursor)
 
 
 @post("/hooks", summary="Create a hook", status_code=201)
 async def create_hook(request: ApiRequest, data: JSONBody[NewHook]) -> Response[Hook]:
     """The hook's address has an unguessable id. Its secret is read on the server's machine."""
-    return await create_once(request, partial(_hooks(request).create, data.kind, data), "/hooks")
+    create = partial(request.engine.hooks.create, data.kind, data, request.service.secrets)
+    return await create_once(request, create, "/hooks")
 
 
 @get("/hooks/{hook_id:str}", summary="A hook")
 async def get_hook(request: ApiRequest, hook_id: FromPath[str]) -> Hook:
     """With its rules and the references to its secrets."""
-    return await _hooks(request).get(hook_id)
+    return await request.engine.hooks.get(hook_id)
 
 
 @put("/hooks/{hook_id:str}", summary="Change a hook")
 async def update_hook(request: ApiRequest, hook_id: FromPath[str], data: JSONBody[HookUpdate]) -> Hook:
     """Replace all of its fields."""
-    return await _hooks(request).update(hook_id, data.revision, data)
+    return await request.engine.hooks.update(hook_id, data.revision, data, request.service.secrets)
 
 
 class ConfirmedHook(Hook, frozen=True, kw_only=True):
@@ -86,7 +81,7 @@ async def confirm_hook(
 @delete("/hooks/{hook_id:str}", summary="Delete a hook", status_code=204)
 async def delete_hook(request: ApiRequest, hook_id: FromPath[str]) -> None:
     """Its deliveries are deleted, too. Its runs stay."""
-    await _hooks(request).delete(hook_id)
+    await request.engine.hooks.delete(hook_id)
 
 
 @get("/hooks/{hook_id:str}/deliveries", summary="The deliveries of a hook")
@@ -98,13 +93,13 @@ async def list_deliveries(
     cursor: Cursor = None,
 ) -> Page[DeliveryListItem]:
     """Newest first; kept for 30 days. `status=set_aside` lists those that failed too often; their `note` says why."""
-    return await _hooks(request).page_of_deliveries(hook_id, status, limit, cursor)
+    return await request.engine.hooks.page_of_deliveries(hook_id, status, limit, cursor)
 
 
 @get("/hooks/{hook_id:str}/deliveries/{delivery_id:str}", summary="One delivery")
 async def get_delivery(request: ApiRequest, hook_id: FromPath[str], delivery_id: FromPath[str]) -> Delivery:
     """With its outcome, headers and body."""
-    return await _hooks(request).get_delivery(hook_id, delivery_id)
+    return await request.engine.hooks.delivery(hook_id, delivery_id)
 
 
 @post(
@@ -122,7 +117,7 @@ async def replay_delivery(
     """By the current rules of the hook, under the key `{key}:replay:{n}`. The audit chain records it, and the caller is involved in its run."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        return delivery_response(await _hooks(request).replay(hook_id, delivery_id))
+        return delivery_response(await request.engine.hooks.replay(hook_id, delivery_id))
 
     return await idempotent(request, operation)
 

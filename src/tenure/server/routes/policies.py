@@ -5,23 +5,29 @@ Law: activating a policy and thawing take two people. The first one proposes it,
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from litestar import Response, get, post
 from litestar.params import FromPath, JSONBody
 
-from tenure.errors import Detail, TenureError
-from tenure.govern.policy.shadow import ShadowReport
+from tenure.errors import TenureError
 from tenure.limits import NAME_CHARS_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.idempotency import idempotent
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, page_of_list
 from tenure.server.request import ApiRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.identity.ownership import require_person
-from tenure.services.policies import Policies
 from tenure.shapes.pages import Page
-from tenure.shapes.policies import Freeze, PolicyDecision, PolicyText, PolicyVersion
+from tenure.shapes.policies import (
+    ActivationResult,
+    Freeze,
+    PolicyDecision,
+    PolicyText,
+    PolicyVersion,
+    ShadowReport,
+    ThawResult,
+)
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=WORKFLOW_BYTES_MAX)]
@@ -33,14 +39,6 @@ class NewPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     text: Text
     """The YAML document; see docs/policy.md."""
-
-
-class ActivationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a version after the request."""
-
-    state: Literal["proposed", "active"]
-    """`proposed`: a second person has to send the same request."""
-    policy: PolicyVersion
 
 
 class ShadowRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,29 +55,6 @@ class FreezeScope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     workflow: Name | None = None
     connector: Name | None = None
 
-    @property
-    def text(self) -> str:
-        """The stored form: `*`, `wf:WORKFLOW` or `cn:CONNECTOR`."""
-        if self.workflow is not None and self.connector is not None:
-            what = "name a workflow or a connector, not both"
-            raise TenureError("INVALID_INPUT", what, (Detail("connector", what),))
-        if self.workflow is not None:
-            return f"wf:{self.workflow}"
-        return "*" if self.connector is None else f"cn:{self.connector}"
-
-
-class ThawResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The freezes after the request."""
-
-    state: Literal["proposed", "thawed"]
-    """`proposed`: a second person has to send the same request."""
-    frozen: list[Freeze]
-    """All that is still frozen."""
-
-
-def _policies(request: ApiRequest) -> Policies:
-    return Policies(request.engine.scope)
-
 
 def _version(text: str) -> int:
     """The number in `/policies/NUMBER`."""
@@ -93,7 +68,7 @@ async def list_policies(
     request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: Cursor = None
 ) -> Page[PolicyVersion]:
     """Newest first, without their texts."""
-    return await _policies(request).page(limit, cursor)
+    return await request.engine.policies.page(limit, cursor)
 
 
 @post("/policies", summary="Publish a policy", status_code=201)
@@ -102,7 +77,7 @@ async def publish_policy(request: ApiRequest, data: JSONBody[NewPolicy]) -> Resp
     until it is active. The same text again is the same version."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        made, is_new = await _policies(request).publish(data.text)
+        made, is_new = await request.engine.policies.publish_once(data.text)
         return StoredResponse.of(made, 201 if is_new else 200, location=f"/policies/{made.version}")
 
     return await idempotent(request, operation)
@@ -111,26 +86,23 @@ async def publish_policy(request: ApiRequest, data: JSONBody[NewPolicy]) -> Resp
 @post("/policies/shadow", summary="What a policy would have decided", status_code=200)
 async def shadow_policy(request: ApiRequest, data: JSONBody[ShadowRequest]) -> ShadowReport:
     """Evaluates a policy on the tenant's newest decisions. It changes nothing, and the policy need not be published."""
-    return await _policies(request).shadow(data.text, data.since_seconds)
+    return await request.engine.policies.shadow(data.text, data.since_seconds)
 
 
 @get("/policies/{version:str}", summary="A version of the policy")
 async def get_policy(request: ApiRequest, version: FromPath[str]) -> PolicyText:
     """With its text."""
-    return await _policies(request).get(_version(version))
+    return await request.engine.policies.get(_version(version))
 
 
 @post("/policies/{version:str}/activate", summary="Make a version active", status_code=200)
 async def activate_policy(request: ApiRequest, version: FromPath[str]) -> Response[ActivationResult]:
     """The first person (an admin) proposes it; a second person (an admin or approver) makes it active with the same request. It applies from
     the next action on."""
-    person = require_person(request.who)
+    require_person(request.who)
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        state, policy = await _policies(request).activate(
-            _version(version), person, may_propose="admin" in request.who.roles
-        )
-        return StoredResponse.of(ActivationResult(state=state, policy=policy), 200)
+        return StoredResponse.of(await request.engine.policies.activate(_version(version)), 200)
 
     return await idempotent(request, operation)
 
@@ -139,7 +111,7 @@ async def activate_policy(request: ApiRequest, version: FromPath[str]) -> Respon
 async def withdraw_policy(request: ApiRequest, version: FromPath[str]) -> PolicyVersion:
     """Withdraws the proposal to activate a version."""
     require_person(request.who)
-    return await _policies(request).withdraw(_version(version))
+    return await request.engine.policies.withdraw(_version(version))
 
 
 @get("/runs/{run_id:str}/decisions", summary="Policy decisions about a run's actions")
@@ -148,7 +120,7 @@ async def list_decisions(
 ) -> Page[PolicyDecision]:
     """In order, with the version, the rules and the reasons of each decision."""
     return page_of_list(
-        await _policies(request).list_decisions(run_id),
+        await request.engine.policies.decisions(run_id),
         lambda one: one.no,
         (request.who.tenant, f"decisions {run_id}", None),
         cursor,
@@ -162,7 +134,7 @@ async def list_freezes(
 ) -> Page[Freeze]:
     """The whole tenant first, then connectors and workflows by name."""
     return page_of_list(
-        await _policies(request).list_freezes(),
+        await request.engine.freezes.list(),
         lambda one: f"{one.scope} {one.name}",
         (request.who.tenant, "freezes", None),
         cursor,
@@ -173,16 +145,13 @@ async def list_freezes(
 @post("/freezes", summary="Freeze actions", status_code=200)
 async def freeze(request: ApiRequest, data: JSONBody[FreezeScope]) -> list[Freeze]:
     """From the next commit on, no such action is called; calls under way continue. Returns all freezes."""
-    return await _policies(request).freeze(data.text)
+    return await request.engine.freezes.freeze(workflow=data.workflow, connector=data.connector)
 
 
 @post("/freezes/thaw", summary="Thaw actions", status_code=200)
 async def thaw(request: ApiRequest, data: JSONBody[FreezeScope]) -> ThawResult:
     """The first person (an admin) proposes it; a second person (an admin or approver) thaws it with the same request."""
-    state, frozen = await _policies(request).thaw(
-        data.text, require_person(request.who), may_propose="admin" in request.who.roles
-    )
-    return ThawResult(state=state, frozen=frozen)
+    return await request.engine.freezes.thaw(workflow=data.workflow, connector=data.connector)
 
 
 HANDLERS = [

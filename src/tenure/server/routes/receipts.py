@@ -20,7 +20,6 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 
 from tenure import ids
 from tenure.errors import Detail, TenureError, field_error
-from tenure.kernel.act_commands import SettleReceipt
 from tenure.limits import NAME_CHARS_MAX
 from tenure.reads.run_list import FOREVER_US
 from tenure.server.idempotency import idempotent
@@ -31,7 +30,6 @@ from tenure.server.routes.run_creation import IN_PROCESS
 from tenure.services.approvals import check_person
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.paging import decode_place
-from tenure.services.plans import encode_payload
 from tenure.shapes.costs import CostGrouping, CostReport, RunCosts
 from tenure.shapes.pages import Page
 from tenure.shapes.receipts import Receipt, UndoResult, UndoRun
@@ -106,18 +104,9 @@ async def settle_receipt(
     if data.result is not None and data.outcome != "done":
         raise field_error("result", "only what was done has a result")
     await request.engine.approvals.check_not_involved(request.who, row.run_id)
-    engine, who = request.engine, request.who
-    command = SettleReceipt(
-        run_id=row.run_id,
-        tenant=who.tenant,
-        context=engine.scope.context(who.actor, "approval"),
-        no=row.no,
-        how=data.outcome,
-        person=who.actor,
-        result=encode_payload(data.result),
-        reason=encode_payload(data.reason),
+    told = await request.engine.receipts.settle_row(
+        row, data.outcome, person=request.who.actor, result=data.result, reason=data.reason
     )
-    told: dict[str, Any] = await engine.orchestrator.send(command)
     return SettleResult(
         id=receipt_id, run_id=ids.run_text(row.run_id), state=told["state"], again=told["again"]
     )

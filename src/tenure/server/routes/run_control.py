@@ -34,9 +34,8 @@ from tenure.server.idempotency import idempotent, to_response
 from tenure.server.request import ApiRequest
 from tenure.server.routes.run_creation import IN_PROCESS
 from tenure.services.idempotency import HeldRecord, StoredResponse
-from tenure.services.plans import encode_json_object
 from tenure.services.run_creation import answer_created, api_caller
-from tenure.shapes.runs import ReportStatement, RunCreated, SignalResult
+from tenure.shapes.runs import ReportStatement, RunCreated, RunMetadata, SignalResult
 
 CANCELED_AT_ONCE_MAX = 10_000
 SAMPLE_MAX = 20
@@ -121,14 +120,6 @@ class UpdateRunRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     labels: dict[str, str | None] | None = None
     metadata: dict[str, Any] | None = None
-
-
-class RunMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """The labels and metadata of a run."""
-
-    id: str
-    labels: dict[str, str]
-    metadata: dict[str, Any]
 
 
 class CancelFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -237,19 +228,8 @@ async def update_run(
     request: ApiRequest, run_id: FromPath[str], data: JSONBody[UpdateRunRequest]
 ) -> RunMetadata:
     """Set the given names, remove those that are null, and keep all others. Also for a run that has ended."""
-    engine = request.engine
-    command = c.UpdateMetadata(
-        run_id=ids.run_int(run_id),
-        tenant=engine.tenant,
-        context=engine.scope.context(),
-        labels=None if data.labels is None else encode_json_object(data.labels),
-        metadata=None if data.metadata is None else encode_json_object(data.metadata),
-        merge=True,
-        involved=request.who.people,
-    )
-    said = await engine.orchestrator.send(command)
-    return RunMetadata(
-        id=run_id, labels=msgspec.json.decode(said["labels"]), metadata=msgspec.json.decode(said["metadata"])
+    return await request.engine.runs.update(
+        run_id, labels=data.labels, metadata=data.metadata, involved=request.who.people
     )
 
 

@@ -91,7 +91,7 @@ async def _read_fields(request: ApiRequest, text: ScheduleFields) -> dict[str, A
         "catch_up": text.catch_up,
         "catch_up_max": text.catch_up_max,
         "labels": text.labels,
-        "owner": await resolve_owner(request.engine.scope, request.who, text.owner),
+        "owner": await resolve_owner(request.engine.scope, text.owner),
         "input": text.input,
         "profile": text.profile or known.profile,
         "pass_slot": text.pass_slot,

@@ -22,7 +22,6 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-import structlog
 
 from tenure import ids
 from tenure.errors import TenureError
@@ -30,20 +29,21 @@ from tenure.kernel import commands as c
 from tenure.kernel.separation_of_duties import join_people
 from tenure.kernel.server_rows import DeliveryRow, HookRow
 from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
+from tenure.logs import get_logger
 from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.services.hooks.events import HookEvent, github_people, github_trigger, rule_scope, slack_account
 from tenure.services.hooks.rules import RuleMatch, match_rule
 from tenure.services.run_creation import RunCaller, start, trigger_metadata
 from tenure.services.runs import Runs
 from tenure.services.scope import Runtime, Scope
-from tenure.shapes.hooks import HookRule, HookSettings, HookTrigger
+from tenure.shapes.hooks import DeliveryStatus, HookRule, HookSettings, HookTrigger
 from tenure.shapes.runs import RunTrigger, StartRun
 from tenure.store.hook_deliveries import KEY_SOURCES, DeliveryIntake, HookDeliveries
 from tenure.store.idempotency import HeldRecord
 from tenure.store.identity import AdminChange, Identity
 from tenure.work_pool import run_in_thread
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SCAN_SECONDS = 1.0
 CONCURRENT_DELIVERIES_MAX = 50
@@ -56,19 +56,6 @@ NOTE_CHARS_MAX = 1_000
 SET_ASIDE = "set_aside"
 _MADE_BEFORE = frozenset({"IDEMPOTENCY_CONFLICT", "IDEMPOTENCY_KEY_REUSED", "IDEMPOTENCY_EXPIRED"})
 """The key already has a run, perhaps created by other rules."""
-
-
-class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The status of a delivery."""
-
-    delivery: str = ""
-    """Its id. Empty if only another request, in process under the same key, knows it."""
-    status: str
-    """received (being processed), done, ignored (no rule matches), duplicate, failed or set_aside (tried too often)."""
-    run_id: str | None = None
-    duplicate: bool = False
-    """Whether it was received before. The status is that of the first delivery."""
-    note: str = ""
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):

@@ -15,20 +15,23 @@ from tenure.kernel.server_rows import HookRow
 from tenure.limits import NAME_CHARS_MAX
 from tenure.secrets import Secrets
 from tenure.services.hooks.events import show_delivery, show_hook, summarize_delivery
-from tenure.services.hooks.intake import DeliveryStatus, HookIntake
+from tenure.services.hooks.intake import HookIntake
 from tenure.services.hooks.rules import find_problems
 from tenure.services.identity.ownership import resolve_owner
-from tenure.services.identity.principals import Principal
-from tenure.services.paging import NEWEST_CREATED, CreationPlace, Place, created_place, read_page
-from tenure.services.scope import Scope
-from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook, HookRule, HookSettings
+from tenure.services.paging import NEWEST_CREATED, ROWS_MAX, CreationPlace, Place, created_place, read_page
+from tenure.services.scope import Service
+from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook, HookRule, HookSettings
 from tenure.shapes.pages import Page
-from tenure.store.identity import AdminChange
+from tenure.store.hook_deliveries import HookDeliveries
+from tenure.store.identity import AdminChange, Identity
 from tenure.work_pool import run_in_thread
 
 V = TypeVar("V")
 SECRETS_MAX = 2
+REPLAY_SECONDS = 300.0
+"""How long a replay without a server waits for its outcome. The delivery is locked for about as long."""
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,30}")
+_List = list  # `Hooks.list` hides the builtin in annotations of the class
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
@@ -47,22 +50,24 @@ class HookFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     disabled: bool = False
 
 
-class Hooks:
-    """The hooks of the tenant of a server's caller."""
+class Hooks(Service):
+    """The hooks of a scope's tenant. Only the callers of a server create and change hooks."""
 
-    def __init__(self, scope: Scope, who: Principal, intake: HookIntake, secrets: Secrets) -> None:
-        self._scope = scope
-        self._who = who
-        self._intake = intake
-        self._secrets = secrets
+    @property
+    def _deliveries(self) -> HookDeliveries:
+        return HookDeliveries(self._scope.store)
 
     def _entry(self, what: str, hook_id: str, **about: Any) -> AdminChange:
-        about = {"hook": hook_id, **about}
-        return AdminChange(tenant=self._who.tenant, kind=f"hook.{what}", actor=self._who.actor, about=about)
+        scope, about = self._scope, {"hook": hook_id, **about}
+        actor = scope.admin_actor.actor
+        return AdminChange(tenant=scope.tenant, kind=f"hook.{what}", actor=actor, about=about)
+
+    async def list(self) -> _List[Hook]:
+        """The hooks, newest first."""
+        return (await self.page(ROWS_MAX)).items
 
     async def page(self, limit: int, cursor: str | None = None) -> Page[Hook]:
-        """A page of the hooks, newest first."""
-        tenant = self._who.tenant
+        tenant = self._scope.tenant
         return await self._page("hooks", "hooks_of", tenant, created_place, show_hook, limit, cursor)
 
     async def _page(
@@ -70,61 +75,72 @@ class Hooks:
         listed: str,
         query: str,
         of: str,
-        place: Callable[[Any], list[Any]],
+        place: Callable[[Any], _List[Any]],
         show: Callable[[Any], V],
         limit: int,
         cursor: str | None,
     ) -> Page[V]:
-        async def read(before: Place, count: int) -> list[Any]:
+        async def read(before: Place, count: int) -> _List[Any]:
             return await self._scope.store.read(query, of, *before, count)
 
-        bound_to = (self._who.tenant, listed, None)
+        bound_to = (self._scope.tenant, listed, None)
         return await read_page(
             bound_to, CreationPlace, NEWEST_CREATED, read, place, show, limit=limit, cursor=cursor
         )
 
     async def _find(self, hook_id: str) -> HookRow:
-        hook = await self._intake.deliveries.hook(hook_id)
-        if hook is None or hook.tenant != self._who.tenant:
-            raise TenureError("HOOK_NOT_FOUND")
+        hook, scope = await self._deliveries.hook(hook_id), self._scope
+        if hook is None or hook.tenant != scope.tenant:
+            message = f"there is no hook {hook_id!r} of tenant {scope.tenant!r}"
+            raise TenureError("HOOK_NOT_FOUND", message if scope.caller is None else "")
         return hook
 
     async def get(self, hook_id: str) -> Hook:
         return show_hook(await self._find(hook_id))
 
-    async def create(self, kind: Literal["github", "slack", "generic"], fields: HookFields) -> Hook:
+    async def create(
+        self, kind: Literal["github", "slack", "generic"], fields: HookFields, secrets: Secrets
+    ) -> Hook:
+        """`secrets` are those of the server, which the fields refer to."""
         hook = HookRow(
             id=f"hk_{chance.token_hex(20)}",
-            tenant=self._who.tenant,
+            tenant=self._scope.tenant,
             kind=kind,
             created_at=0,
             updated_at=0,
-            unconfirmed=self._who.people,
-            **await self._check(fields),
+            unconfirmed=self._scope.admin_actor.people,
+            **await self._check(fields, secrets),
         )
         entry = self._entry("created", hook.id, kind=hook.kind, owner=hook.owner)
-        return show_hook(await self._intake.deliveries.put_hook(hook, entry))
+        return show_hook(await self._deliveries.put_hook(hook, entry))
 
-    async def update(self, hook_id: str, revision: int, fields: HookFields) -> Hook:
+    async def update(self, hook_id: str, revision: int, fields: HookFields, secrets: Secrets) -> Hook:
         """Replace the fields of a hook, if it still has this revision."""
         old = await self._find(hook_id)
         if revision != old.revision:
             raise TenureError("CHANGED_MEANWHILE", f"the hook now has revision {old.revision}")
-        columns = await self._check(fields)
+        columns = await self._check(fields, secrets)
         if fields.owner is None:  # the editor does not become the owner
             columns["owner"] = old.owner
-        editors = join_people(old.unconfirmed, self._who.people)
+        editors = join_people(old.unconfirmed, self._scope.admin_actor.people)
         hook = msgspec.structs.replace(old, revision=old.revision + 1, unconfirmed=editors, **columns)
         changed = sorted(name for name in columns if getattr(old, name) != getattr(hook, name))
         entry = self._entry("changed", hook_id, changed=changed, owner=hook.owner)
-        return show_hook(await self._intake.deliveries.put_hook(hook, entry))
+        return show_hook(await self._deliveries.put_hook(hook, entry))
 
     async def delete(self, hook_id: str) -> None:
         """Delete a hook with its deliveries. Its runs stay."""
         hook = await self._find(hook_id)
-        await self._intake.deliveries.drop_hook(hook.tenant, hook.id, self._entry("deleted", hook.id))
+        await self._deliveries.drop_hook(hook.tenant, hook.id, self._entry("deleted", hook.id))
 
     # -------------------------------------------------------------------------------------- deliveries
+
+    async def deliveries(
+        self, hook_id: str, *, set_aside: bool = False, limit: int = 50
+    ) -> _List[DeliveryListItem]:
+        """The newest deliveries of a hook. `set_aside`: only those that failed too often."""
+        status: Literal["set_aside"] | None = "set_aside" if set_aside else None
+        return (await self.page_of_deliveries(hook_id, status, limit)).items
 
     async def page_of_deliveries(
         self, hook_id: str, status: Literal["set_aside"] | None, limit: int, cursor: str | None = None
@@ -141,30 +157,36 @@ class Hooks:
             cursor,
         )
 
-    async def get_delivery(self, hook_id: str, delivery_id: str) -> Delivery:
+    async def delivery(self, hook_id: str, delivery_id: str) -> Delivery:
+        """A delivery with its headers and body."""
         hook = await self._find(hook_id)
-        row = await self._intake.deliveries.get(hook.id, delivery_id)
+        row = await self._deliveries.get(hook.id, delivery_id)
         if row is None:
-            raise TenureError("DELIVERY_NOT_FOUND")
+            message = f"hook {hook_id} has no delivery {delivery_id!r}"
+            raise TenureError("DELIVERY_NOT_FOUND", message if self._scope.caller is None else "")
         return show_delivery(hook, row)
 
     async def replay(self, hook_id: str, delivery_id: str) -> DeliveryStatus:
-        """Carry out a delivery again, by the current rules of its hook. The caller is involved in its run."""
-        hook = await self._find(hook_id)
+        """Carry out a delivery again, by the current rules of its hook. Whoever asks for it is involved in its run: the caller of a
+        server, else the account that owns the database."""
+        hook, runtime = await self._find(hook_id), self._scope.runtime
+        intake = runtime.hook_intake or HookIntake(
+            runtime, Identity(runtime.store), None, answer_seconds=REPLAY_SECONDS
+        )
         entry = self._entry("replayed", hook.id)
-        return await self._intake.replay(hook, delivery_id, entry, by=self._who.people)
+        return await intake.replay(hook, delivery_id, entry, by=self._scope.admin_actor.people)
 
     # ------------------------------------------------------------------------------------------ checks
 
-    async def _check(self, fields: HookFields) -> dict[str, Any]:
+    async def _check(self, fields: HookFields, secrets: Secrets) -> dict[str, Any]:
         """The columns of a hook, or all that is wrong with it. A text that is not a reference may be the secret itself, so messages do
         not repeat it."""
         found = await run_in_thread(find_problems, fields.rules)
         if not 1 <= len(fields.secrets) <= SECRETS_MAX:
             found.append(Detail("secrets", f"there is one, or during a rotation {SECRETS_MAX}"))
         references = {f"secrets[{at}]": one for at, one in enumerate(fields.secrets)}
-        found += self._reference_problems(references)
-        found += self._card_problems(fields.settings)
+        found += self._reference_problems(references, secrets)
+        found += self._card_problems(fields.settings, secrets)
         found += [
             Detail(name, "is printable")
             for name in ("name", "workspace")
@@ -177,25 +199,24 @@ class Hooks:
             "secrets": msgspec.json.encode(fields.secrets).decode(),
             "rules": msgspec.json.encode(fields.rules).decode(),
             "workspace": fields.workspace,
-            "owner": await resolve_owner(self._scope, self._who, fields.owner),
+            "owner": await resolve_owner(self._scope, fields.owner),
             "settings": msgspec.json.encode(fields.settings).decode(),
             "disabled": fields.disabled,
         }
 
-    def _reference_problems(self, references: dict[str, str]) -> list[Detail]:
-        problem_of, tenant = self._secrets.problem, self._who.tenant
+    def _reference_problems(self, references: dict[str, str], secrets: Secrets) -> _List[Detail]:
         return [
             Detail(path, problem)
             for path, reference in references.items()
-            if (problem := problem_of(reference, tenant))
+            if (problem := secrets.problem(reference, self._scope.tenant))
         ]
 
-    def _card_problems(self, settings: HookSettings) -> list[Detail]:
+    def _card_problems(self, settings: HookSettings, secrets: Secrets) -> _List[Detail]:
         found = []
         if (settings.channel is None) != (settings.token is None):
             found.append(Detail("settings.channel", "channel and token belong together"))
         if settings.channel is not None and _CHANNEL.fullmatch(settings.channel) is None:
             found.append(Detail("settings.channel", "is a channel's id, like C0123456789"))
         if settings.token is not None:
-            found += self._reference_problems({"settings.token": settings.token})
+            found += self._reference_problems({"settings.token": settings.token}, secrets)
         return found

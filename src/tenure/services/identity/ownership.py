@@ -12,8 +12,11 @@ from tenure.services.identity.principals import Principal
 from tenure.services.scope import Scope
 
 
-async def resolve_owner(scope: Scope, who: Principal, given: str | None) -> str:
-    """The owner of what a caller creates. `given` is the person in the request."""
+async def resolve_owner(scope: Scope, given: str | None) -> str:
+    """The owner of what a server's caller creates. `given` is the person in the request."""
+    who = scope.caller
+    if who is None:
+        raise TenureError("FORBIDDEN", "hooks are created and changed on a server, with a key")
     if given is None or given == who.person:
         return who.requester
     if who.person is not None:
