@@ -33,7 +33,7 @@ from tenure.kernel.separation_of_duties import join_people
 from tenure.limits import KEY_CHARS_MAX
 from tenure.money import parse_amount
 from tenure.orchestrator.batch import KeyRecorder
-from tenure.services.idempotency import KeyedRequest, StoredResponse, replay_response
+from tenure.services.idempotency import HeldRecord, KeyedRequest, StoredResponse, replay_response
 from tenure.services.identity.principals import Principal
 from tenure.services.plans import encode_json_object
 from tenure.services.scope import Scope
@@ -260,6 +260,31 @@ async def start_with_answer(
     created = await _create(scope, command, record)
     assert created.record is not None
     return msgspec.structs.replace(StoredResponse.stored(created.record), replayed=created.again)
+
+
+async def start_from_run(
+    scope: Scope, command: c.CreateRun, who: Principal, request_id: str, held: HeldRecord | None
+) -> StoredResponse:
+    """Create a run from another one, for a caller of the API and under the request's key."""
+    caller = api_caller(who, request_id)
+    command = msgspec.structs.replace(
+        command,
+        context=caller.context,
+        requester=caller.requester,
+        involved=join_people(command.involved, who.people),
+    )
+    if held is not None:
+        record = held.record
+        command = msgspec.structs.replace(
+            command, source=record.source, idempotency_key=record.name, request_hash=record.request_hash
+        )
+    created = await scope.orchestrator.create(command)
+    at = created.at
+    if created.again:
+        if held is not None and held.first:
+            raise key_expired_error(created.run_id, "was created long ago")
+        at = (await scope.reader.row(created.run_id)).created_at
+    return answer_created(command, created.run_id, created.status, at)
 
 
 async def _find_response(scope: Scope, keyed: KeyedRequest) -> StoredResponse | None:

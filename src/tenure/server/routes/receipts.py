@@ -25,11 +25,11 @@ from tenure.reads.run_list import FOREVER_US
 from tenure.server.idempotency import idempotent
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Limit, QuestionPlace, make_page, page_of_list
 from tenure.server.request import ApiRequest
-from tenure.server.routes.run_control import start_from_run
 from tenure.server.routes.run_creation import IN_PROCESS
 from tenure.services.approvals import check_person
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.paging import decode_place
+from tenure.services.run_creation import start_from_run
 from tenure.shapes.costs import CostGrouping, CostReport, RunCosts
 from tenure.shapes.pages import Page
 from tenure.shapes.receipts import Receipt, UndoResult, UndoRun
@@ -158,7 +158,8 @@ async def undo_run(
     async def operation(held: HeldRecord | None) -> StoredResponse:
         if asked.dry_run:
             return StoredResponse.of(await engine.undos.preview(run_id, step=asked.step), run_id=number)
-        return await start_from_run(request, engine, await engine.undos.build(run_id, step=asked.step), held)
+        command = await engine.undos.build(run_id, step=asked.step)
+        return await start_from_run(engine.scope, command, request.who, request.request_id, held)
 
     return await idempotent(request, operation, run_id=number)
 

@@ -23,10 +23,8 @@ from tenure.canonical import canonical
 from tenure.clock import us
 from tenure.engine import Engine
 from tenure.errors import TenureError, field_error
-from tenure.kernel import commands as c
 from tenure.kernel.decide.idempotency import key_expired_error
 from tenure.kernel.run_rows import CLOSED_RUN
-from tenure.kernel.separation_of_duties import join_people
 from tenure.limits import CODE_CHARS_MAX, KEY_CHARS_MAX, NAME_CHARS_MAX
 from tenure.reads.run_list import FOREVER_US, NEWEST, RunFilter, RunPosition, check_status, read_run_page
 from tenure.server.error_responses import ApiError, api_error, to_tenure_error
@@ -34,7 +32,7 @@ from tenure.server.idempotency import idempotent, to_response
 from tenure.server.request import ApiRequest
 from tenure.server.routes.run_creation import IN_PROCESS
 from tenure.services.idempotency import HeldRecord, StoredResponse
-from tenure.services.run_creation import answer_created, api_caller
+from tenure.services.run_creation import start_from_run
 from tenure.shapes.runs import ReportStatement, RunCreated, RunMetadata, SignalResult
 
 CANCELED_AT_ONCE_MAX = 10_000
@@ -280,7 +278,7 @@ async def resume_run(
             run_id, happened=said.happened, repeat=said.repeat, involved=request.who.people
         )
         if command is not None:
-            return await start_from_run(request, engine, command, held)
+            return await start_from_run(engine.scope, command, request.who, request.request_id, held)
         return StoredResponse.of(
             RunControlResult(id=run_id, status=(await engine.scope.reader.row(number)).status), run_id=number
         )
@@ -294,34 +292,10 @@ async def rerun_run(request: ApiRequest, run_id: FromPath[str]) -> Response[RunC
     engine = request.engine
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
-        return await start_from_run(request, engine, await engine.runs.build_rerun(run_id), held)
+        command = await engine.runs.build_rerun(run_id)
+        return await start_from_run(engine.scope, command, request.who, request.request_id, held)
 
     return await idempotent(request, operation, run_id=ids.run_int(run_id))
-
-
-async def start_from_run(
-    request: ApiRequest, engine: Engine, command: c.CreateRun, held: HeldRecord | None
-) -> StoredResponse:
-    """Create a run from another run, under the request's key."""
-    caller = api_caller(request.who, request.request_id)
-    command = msgspec.structs.replace(
-        command,
-        context=caller.context,
-        requester=caller.requester,
-        involved=join_people(command.involved, request.who.people),
-    )
-    if held is not None:
-        record = held.record
-        command = msgspec.structs.replace(
-            command, source=record.source, idempotency_key=record.name, request_hash=record.request_hash
-        )
-    created = await engine.orchestrator.create(command)
-    at = created.at
-    if created.again:
-        if held is not None and held.first:
-            raise key_expired_error(created.run_id, "was created long ago")
-        at = (await engine.scope.reader.row(created.run_id)).created_at
-    return answer_created(command, created.run_id, created.status, at)
 
 
 # ------------------------------------------------------------------------------------------------ many runs
