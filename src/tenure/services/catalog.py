@@ -14,10 +14,12 @@ import asyncio
 import inspect
 import time
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenure.canonical import canonical
 from tenure.clock import to_datetime
 from tenure.declared import DeclaredWorkflow, load_workflow
 from tenure.errors import Detail, TenureError
@@ -304,6 +306,24 @@ def show_workflow(row: WorkflowRow) -> RegisteredWorkflow:
         registered_by=row.registered_by,
         unconfirmed=row.unconfirmed.split(),
         definition=decode_payload(row.definition.encode()),
+    )
+
+
+async def register_definition(
+    scope: Scope, workflow: Workflow[..., Any] | DeclaredWorkflow, tenant: str, *, registered_by: str
+) -> WorkflowRow:
+    """Register one version of a workflow. WORKFLOW_CHANGED if that version has another definition."""
+    about = describe_workflow(workflow)
+    digest = about.get("digest") or sha256(canonical(msgspec.to_builtins(about))).hexdigest()
+    return await save_workflow(
+        scope.store,
+        tenant,
+        about["name"],
+        about["version"],
+        about["kind"],
+        msgspec.json.encode(about, order="sorted").decode(),
+        digest,
+        registered_by=registered_by,
     )
 
 

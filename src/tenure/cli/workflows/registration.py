@@ -5,19 +5,14 @@ Law: registration only informs people. If a version is already registered with a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from tenure.canonical import canonical
 from tenure.cli.common.backend import caller_id
 from tenure.errors import TenureError
 from tenure.kernel.registry_rows import SHARED_TENANT
 from tenure.sdk.definitions import Registry, Tool, Workflow
-from tenure.services.catalog import describe_workflow
-from tenure.store.workflows import save_workflow
+from tenure.services.catalog import register_definition
 
 if TYPE_CHECKING:
     from tenure.declared import DeclaredWorkflow
@@ -60,13 +55,9 @@ async def register_workflow(
 ) -> WorkflowRow:
     """Register one version of a workflow, by default for the engine's tenant. WORKFLOW_CHANGED if that version has another
     definition."""
-    about = describe_workflow(workflow)
-    definition = msgspec.json.encode(about, order="sorted")
-    digest = about.get("digest") or hashlib.sha256(canonical(msgspec.to_builtins(about))).hexdigest()
-    return await save_workflow(engine.store,
-        tenant or engine.tenant, about["name"], about["version"], about["kind"], definition.decode(), digest,
-        registered_by=caller_id(),
-    )  # fmt: skip
+    return await register_definition(
+        engine.scope, workflow, tenant or engine.tenant, registered_by=caller_id()
+    )
 
 
 async def register_workflows(
