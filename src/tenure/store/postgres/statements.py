@@ -1,8 +1,8 @@
 """How a named query runs, and how a save becomes one statement.
 
 Laws:
-1. A save is one statement with a CTE for each table it writes. The CTEs are named queries of the .sql files, joined unchanged;
-   only their parameters are numbered here.
+1. A save is one statement with a CTE for each table it writes. The CTEs are named queries of the .sql files, joined as they
+   are; only their parameters are numbered here. In the files, `{run}` stands for the columns of a table, and `{now}` for the clock.
 2. Rows travel as one array of the table's wire type (see the end of the first migration). A save of one run with
    one row per table sends their values as parameters: that halves what the server does before it begins.
 3. Locks are always taken in the same order: runs by id, leases by key, idempotency keys by key. The rows
