@@ -165,7 +165,7 @@ class ExecutionWaits:
         if known is not None:
             return await self._settled(known.no)
         if check:
-            self._journal.check_replay(self._replay_log.check_new_wait, label)
+            self._journal.check_replay(self._replay_log.check_new, label)
         opened = await self._open(label, **what)
         return opened if isinstance(opened, ReplayWait) else await self._settled(opened)
 
@@ -247,7 +247,7 @@ class ExecutionWaits:
         known = self._replay_log.waits.get(label)
         if known is not None:
             return known.no
-        self._journal.check_replay(self._replay_log.check_new_wait, label)
+        self._journal.check_replay(self._replay_log.check_new, label)
         if self._lease_port.draining:
             await self.park()
         return None

@@ -36,6 +36,8 @@ class ReplayLog:
         acts: Iterable[ReplayAct] = (),
     ) -> None:
         self.checkpoints = {row.name: row for row in checkpoints}
+        self._reused = {row.name for row in self.checkpoints.values() if row.n == 0}
+        """Checkpoints that this run took over from the run that it resumes. Calls that were not taken over come between them."""
         self.waits = {row.label: row for row in waits}
         self.acts: dict[str, ReplayAct] = {}
         """The last receipt of each act."""
@@ -89,11 +91,6 @@ class ReplayLog:
         """Whether something was recorded that the code has not asked for yet."""
         return bool(self._unasked)
 
-    def check_new_wait(self, key: str) -> None:
-        """`check_new` for a wait. A run that resumes another has the other run's checkpoints, but none of its waits."""
-        if self.waits:
-            self.check_new(key)
-
     def check_new_act(self, key: str) -> None:
         if key not in self._resumed_acts:
             self.check_new(key)
@@ -103,12 +100,12 @@ class ReplayLog:
         if not self._unasked:
             return
         scope = scope_path(key)
-        left = self._unasked.get(scope)
-        if left is None and self._beneath.get(scope):
+        ahead: Iterable[str] = self._unasked.get(scope, ())
+        if not ahead and self._beneath.get(scope):
             beneath = (path for path in self._unasked if path.startswith(scope))
-            left = next((self._unasked[path] for path in beneath if self._is_ahead(path, scope)), None)
-        if left is not None:
-            raise ReplayMismatch(f"the code calls {key!r} where {next(iter(left))!r} was recorded")
+            ahead = (one for path in beneath if self._is_ahead(path, scope) for one in self._unasked[path])
+        if (recorded := next((one for one in ahead if one not in self._reused), None)) is not None:
+            raise ReplayMismatch(f"the code calls {key!r} where {recorded!r} was recorded")
 
     def _is_ahead(self, path: str, scope: str) -> bool:
         branch = path[: path.index("/", len(scope)) + 1]
