@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tenure
+from tenure.artifacts import ArtifactStore
 from tenure.errors import TenureError
 from tenure.govern.policy import CompiledPolicy, load_policy
 from tenure.govern.policy.explanations import explain_decisions
@@ -233,7 +234,7 @@ async def test_a_large_denied_action_is_stored_as_an_artifact(url: str | None, t
 async def test_an_action_that_cannot_be_stored_is_denied_anyway() -> None:
     with ServiceDouble() as service:
         async with lab_of(service, large, policy=DENY) as lab:
-            lab.engine.artifacts._place = "no-such-kind-of-place://"
+            vars(lab.engine.artifacts).update(vars(ArtifactStore("no-such-kind-of-place://")))
             run = await lab.start(large)
             with pytest.raises(TenureError) as fault:
                 await run.result()
