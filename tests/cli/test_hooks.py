@@ -10,6 +10,9 @@ import pytest
 from tenure.engine import Engine
 from tenure.errors import TenureError
 from tenure.kernel.server_rows import DeliveryRow
+from tenure.secrets import Secrets
+from tenure.services.hooks.registry import HookFields
+from tenure.shapes.hooks import HookRule
 from tenure.store.hook_deliveries import HookDeliveries
 from tests.cli.hook_rows import HOOK, add_hook
 from tests.cli.shell import Tenure, in_folder
@@ -121,6 +124,16 @@ def test_a_replay_under_another_name_keeps_its_requester(tenure: Tenure) -> None
     for asked in (("show", HOOK, "none"), ("replay", HOOK, "none")):
         missing = tenure("hooks", *asked, *ACME, "--json")
         assert (missing.code, "DELIVERY_NOT_FOUND" in missing.err) == (1, True)
+
+
+async def test_hooks_are_not_created_on_a_database(tmp_path: Path) -> None:
+    fields = HookFields(
+        name="shop", secrets=["env:TENURE_SECRET_default_SHOP"], rules=[HookRule(workflow="tidy")]
+    )
+    async with Engine(str(tmp_path / "runs.db"), sweep=False) as engine:
+        with pytest.raises(TenureError, match="FORBIDDEN: hooks are created and changed on a server"):
+            await engine.hooks.create("generic", fields, Secrets())
+        assert await engine.hooks.list() == []
 
 
 def test_deliveries_are_replayed_over_a_server(

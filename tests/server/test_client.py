@@ -72,7 +72,8 @@ async def test_a_client_follows_a_run_to_its_end(url: str) -> None:
         again = await client.runs.rerun(run)
         assert await client.result(again, wait=20) == "app:main"
         await client.runs.update(run, labels={"team": "b"})
-        await client.runs.update(run, labels={"stage": "live", "team": None}, metadata={"pr": 7})
+        made = await client.runs.update(run, labels={"stage": "live", "team": None}, metadata={"pr": 7})
+        assert (made.id, made.labels, made.metadata["pr"]) == (run, {"stage": "live"}, 7)
         about = await client.get(run)
         assert (about.labels, about.metadata["pr"]) == ({"stage": "live"}, 7)
         statement = await client.runs.mark_reported(run)

@@ -91,8 +91,11 @@ class Hooks(Service):
     async def _find(self, hook_id: str) -> HookRow:
         hook, scope = await self._deliveries.hook(hook_id), self._scope
         if hook is None or hook.tenant != scope.tenant:
-            message = f"there is no hook {hook_id!r} of tenant {scope.tenant!r}"
-            raise TenureError("HOOK_NOT_FOUND", message if scope.caller is None else "")
+            if scope.caller is None:
+                raise TenureError(
+                    "HOOK_NOT_FOUND", f"there is no hook {hook_id!r} of tenant {scope.tenant!r}"
+                )
+            raise TenureError("HOOK_NOT_FOUND")
         return hook
 
     async def get(self, hook_id: str) -> Hook:
@@ -162,8 +165,9 @@ class Hooks(Service):
         hook = await self._find(hook_id)
         row = await self._deliveries.get(hook.id, delivery_id)
         if row is None:
-            message = f"hook {hook_id} has no delivery {delivery_id!r}"
-            raise TenureError("DELIVERY_NOT_FOUND", message if self._scope.caller is None else "")
+            if self._scope.caller is None:
+                raise TenureError("DELIVERY_NOT_FOUND", f"hook {hook_id} has no delivery {delivery_id!r}")
+            raise TenureError("DELIVERY_NOT_FOUND")
         return show_delivery(hook, row)
 
     async def replay(self, hook_id: str, delivery_id: str) -> DeliveryStatus:
