@@ -109,6 +109,42 @@ async def test_a_resumed_run_reuses_recorded_steps(url: str | None) -> None:
     assert done == ["work"]
 
 
+async def test_a_resumed_run_waits_and_repeats_steps_between_those_it_takes_over(url: str | None) -> None:
+    """Waits and steps that are not resumable are not taken over, so the code calls them before recorded steps."""
+    done: Steps = []
+    first, last = noted(done, "first"), noted(done, "last")
+    broken = True
+
+    @tenure.step(resumable=False)
+    async def look() -> None:
+        done.append("look")
+
+    @tenure.step(retries=0)
+    async def fragile() -> str:
+        if broken:
+            raise ConnectionError("away")
+        return "there"
+
+    @flow
+    async def whole() -> str:
+        await first()
+        await tenure.sleep("1h")
+        await look()
+        await tenure.sleep("1h")
+        await tenure.sleep("1h")
+        await last()
+        return str(await fragile())
+
+    async with Lab(whole, url=url) as lab:
+        run = await lab.start(whole)
+        with pytest.raises(TenureError, match="away"):
+            await run.result()
+        broken = False
+        resumed = lab.run(await lab.engine.runs.resume(run.id), whole)
+        assert await resumed.result() == "there"
+    assert [name for name in done if name != "look"] == ["first", "last"]
+
+
 async def test_a_refused_input_leaves_the_slot_free(monkeypatch: pytest.MonkeyPatch) -> None:
     @flow
     async def whole(text: str) -> int:
