@@ -23,8 +23,9 @@ class RemoteApprovals(RemoteGroup):
     """`engine.approvals`, over HTTP. The owner of the key decides: an `approver` that is given is not sent."""
 
     async def list(self, run_id: str | None = None) -> _List[Approval]:
-        """The questions of a run; without a run, all that are open."""
-        return await self._transport.pages("/approvals", Approval, run=run_id, kind="any")
+        """The questions of a run; without a run, all that are open. The oldest come first."""
+        found = await self._transport.pages("/approvals", Approval, run=run_id, kind="any")
+        return sorted(found, key=lambda one: (one.requested_at, one.run_id, one.no))
 
     async def approve(self, run_id: str, *, approver: str = "", **answer: Any) -> str:
         """Approve a question. Returns its status. `no` names the question if the run has several."""

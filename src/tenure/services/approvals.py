@@ -67,7 +67,7 @@ class Approvals(Service):
     """The approvals and proposals of a scope's tenant."""
 
     async def list(self, run_id: str | None = None) -> _List[Approval]:
-        """The questions of a run. Without a run: all open questions."""
+        """The questions of a run; without a run, all that are open. The oldest come first."""
         reader = self._scope.reader
         if run_id is None:
             return await reader.open_approvals(self._scope.tenant)

@@ -138,8 +138,9 @@ def show_error(error: TenureError, *, as_json: bool = False) -> None:
         return
     lines = [error.message]
     details = [f"{detail.path or '(the whole)'}: {detail.problem}" for detail in error.details]
-    lines += [f"  {line}" for line in details if line not in error.message]
-    if error.details or error.code != "INVALID_INPUT":  # its remedy points to the details
+    shown = [f"  {line}" for line in details if line not in error.message]
+    lines += shown
+    if shown or error.code != "INVALID_INPUT":  # its remedy points to the details
         lines.append(f"What to do: {remedy_for(error)}")
     lines.append(f"More: tenure explain {error.code}")
     console = err()
