@@ -45,7 +45,7 @@ def test_unknown_receipts_are_listed_shown_and_settled(tenure: Tenure) -> None:
         assert tenure("receipts", "settle", receipt, "perhaps").code == 2
         settled = tenure("receipts", "settle", receipt, "done", "--result", '{"json": {"no": 1}}', "--json")
         assert settled.json() == {"receipt": receipt, "state": "succeeded"}
-        assert tenure("receipts", "list").out == "nothing is unknown\n"
+        assert tenure("receipts", "list").out == "no action has an unknown outcome\n"
         assert "succeeded" in tenure("receipts", "list", "--run", run).out
         assert "RECEIPT_SETTLED" in tenure("receipts", "settle", receipt, "not_done").err
         assert "RECEIPT_NOT_FOUND" in tenure("receipts", "show", "rcp_2026-01-01_aaaaaaaaaa1").err

@@ -52,7 +52,7 @@ def list_receipts(
     show_table(
         found,
         as_json,
-        "nothing is unknown" if run is None else "it did nothing",
+        "no action has an unknown outcome" if run is None else f"{run} has done no action",
         ("receipt", "run", "step", "action", "state", "intended", "until"),
         lambda one: (
             one.id,
