@@ -258,7 +258,7 @@ CODES: dict[str, ErrorSpec] = {
     "SCHEDULE_INVALID": ErrorSpec(
         422,
         "The schedule's cron expression, time zone or catch-up policy is invalid.",
-        "Correct the places that the details name. `tenure schedule --help` explains the form.",
+        "Correct the places that the details name. `tenure schedule create --help` explains the options; docs/schedules.md explains the form.",
     ),
     "SCHEDULE_NOT_FOUND": ErrorSpec(
         404, "The tenant has no such schedule.", "List the schedules with `tenure schedule list`."
