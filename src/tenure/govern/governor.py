@@ -289,7 +289,7 @@ class Governor:
         try:
             return await self._request(action)
         except Exception as fault:
-            log.warning("denial_not_kept", run=ids.run_text(action.fence.run_id), error=repr(fault))
+            log.warning("denial_not_recorded", run=ids.run_text(action.fence.run_id), error=repr(fault))
             return None
 
     def _refused(self, reply: ActReply) -> ActResult:

@@ -178,13 +178,13 @@ class HookIntake:
                 self.set_aside += 1
                 log.error("delivery_set_aside", hook=hook.id, delivery=delivery.id, why=done.note)
         except TenureError as refused:  # the database or the queue: try again later
-            log.warning("delivery_put_off", hook=hook.id, delivery=delivery.id, error=refused.code)
+            log.warning("delivery_postponed", hook=hook.id, delivery=delivery.id, error=refused.code)
             try:
                 await self.deliveries.postpone(
                     delivery, held, clean_note(f"postponed, {refused.code}: {refused.message}")
                 )
             except TenureError as lost:
-                log.warning("delivery_kept", hook=hook.id, delivery=delivery.id, error=lost.code)
+                log.warning("postpone_failed", hook=hook.id, delivery=delivery.id, error=lost.code)
 
     async def _settle(
         self, hook: HookRow, delivery: DeliveryRow, held: HeldRecord, done: DeliveryOutcome

@@ -143,7 +143,7 @@ class FileClock:
     def _doubt(self, apart_us: int) -> None:
         if not self.doubt_us:
             log.warning(
-                "clock_doubted",
+                "clock_ignored",
                 seconds_ahead=round(apart_us / SECOND_US, 3),
                 advice="the file's time continues without this clock; see docs/operating.md",
             )
@@ -151,6 +151,6 @@ class FileClock:
 
     def _believe(self) -> None:
         if self.doubt_us:
-            log.info("clock_believed")
+            log.info("clock_accepted")
         self.doubt_us = 0
         self._saw_it_set = False
