@@ -80,7 +80,7 @@ def test_a_ledger_is_signed_shown_exported_and_checked(
     seen = tenure("ledger", "show")
     assert run in seen.out
     assert "2 leaves, root" in seen.out
-    assert "signed for up to 2" in seen.out
+    assert "signed up to leaf 2" in seen.out
     assert [leaf["kind"] for leaf in tenure("ledger", "show", "--json").json()["leaves"]] == [
         "created",
         "sealed",

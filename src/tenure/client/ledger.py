@@ -44,7 +44,7 @@ class _Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteLedger:
-    """See the laws above. If a `tenant` is named, the key must be of that tenant."""
+    """If a `tenant` is named, the key must be of that tenant."""
 
     def __init__(self, to: Transport, tenant: str | None = None) -> None:
         self._to = to
@@ -118,7 +118,7 @@ class RemoteLedger:
             return []
         if newest is None or newest.size < kept.size:
             size = 0 if newest is None else newest.size
-            text = f"it is signed for up to {size} leaves, and the checkpoint over {kept.size}: an older backup was put back"
+            text = f"it is signed up to leaf {size}, and the checkpoint up to leaf {kept.size}: an older backup was restored"
             return [LedgerFlaw(code="RESTORED", place=place, text=text)]
         if newest.origin != kept.origin:
             text = f"the checkpoint is of {kept.origin}, and this is {newest.origin}"

@@ -229,7 +229,7 @@ class MapOf(SchemaType, frozen=True, kw_only=True):
         made = {}
         for key, (mark, below) in node.entries.items():
             if not re.fullmatch(self.key, key):
-                problems.add((*path, key), f"a name here has {self.says}", mark)
+                problems.add((*path, key), f"a name here must have {self.says}", mark)
                 continue
             value = self.value.read(below, (*path, key), problems)
             if value is not MISSING:

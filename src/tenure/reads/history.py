@@ -3,7 +3,7 @@
 Laws:
 1. An event is shown from its own contents, except the names of steps and waits: an event has only their numbers.
 2. A failed attempt is read from events and their payloads, because a step's row knows only its last attempt. The last attempt
-   of a step that has failed for good is not included: the step itself shows it.
+   of a step that has finally failed is not included: the step itself shows it.
 3. A step's key is its name in the list of steps. A checkpoint has attempts too, but no leases of its own.
 """
 

@@ -104,7 +104,6 @@ async def _wait_for_end(
 
 
 def _failure(glance: RunGlance, cause: Any) -> RunFailure:
-    """See law 3."""
     reason = glance.reason or "STEP_FAILED"
     reason = _API_CODES.get(reason, reason)
     code = reason if reason in CODES else "STEP_FAILED"

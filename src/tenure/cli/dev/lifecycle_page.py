@@ -41,7 +41,7 @@ def profile_traits(profile: Profile) -> list[str]:
     """The choices of a profile besides words and figures, as sentences."""
     recovery = {
         "requeue": "A step whose worker is lost goes back to the queue.",
-        "resume_or_fail": "A step whose worker is lost goes on from its checkpoints, or fails.",
+        "resume_or_fail": "A step whose worker is lost continues from its checkpoints, or fails.",
     }[profile.recovery]
     return [
         recovery,

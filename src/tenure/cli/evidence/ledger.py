@@ -128,9 +128,9 @@ def show(
     leaves = "1 leaf" if found["size"] == 1 else f"{found['size']} leaves"
     say(f"{leaves}, root {found['root']}")
     if newest := found["checkpoint"]:
-        say(f"signed for up to {newest['size']}:\n\n{newest['note']}".rstrip("\n"))
+        say(f"signed up to leaf {newest['size']}:\n\n{newest['note']}".rstrip("\n"))
     else:
-        say("nothing is signed for yet")
+        say("nothing is signed yet")
 
 
 def _leaf_cells(leaf: dict[str, Any]) -> tuple[object, ...]:
@@ -261,7 +261,7 @@ def check(
 
 def _show_audit(audit: LedgerAudit) -> None:
     name = f"tenant {audit.tenant}" if audit.tenant else "the installation"
-    what = f"signed for up to {audit.size} leaves"
+    what = f"signed up to leaf {audit.size}"
     if audit.runs is not None:
         what = (
             f"{audit.size} leaves, {count_noun(audit.runs, 'run')}, {audit.deleted} of them deleted,"

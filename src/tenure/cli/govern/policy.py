@@ -267,12 +267,12 @@ def _show_shadow(found: ShadowReport) -> None:
         )
     left = sum(found.not_judged.values())
     say(
-        f"{count_noun(found.looked_at, 'decision')}: {found.same} the same, {len(found.differs)} different, {left} not judged"
+        f"{count_noun(found.looked_at, 'decision')}: {found.same} the same, {len(found.differs)} different, {left} not evaluated"
     )
     for why, count in found.not_judged.items():
-        say(f"  not judged: {count}, because {why}")
+        say(f"  not evaluated: {count}, because {why}")
     for fact in found.not_as_then if found.looked_at else ():
-        say(f"  not as it was then: {fact}")
+        say(f"  current value used, not the past one: {fact}")
 
 
 @app.command()

@@ -84,7 +84,7 @@ def unpause(
 ) -> None:
     """Continue a run that was paused or parked."""
     call_backend(db, tenant, lambda backend: backend.runs.unpause(run, actor=caller_id(by)), changes=True)
-    show_result({"run": run, "paused": False}, as_json, f"{run} goes on")
+    show_result({"run": run, "paused": False}, as_json, f"{run} is unpaused")
 
 
 @app.command()
@@ -231,7 +231,7 @@ def delete(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a finished run with its history and payloads, for good. Its idempotency key cannot be used again."""
+    """Permanently delete a finished run with its history and payloads. Its idempotency key cannot be used again."""
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter(
@@ -261,7 +261,7 @@ def signal(
     Example: tenure signal run_2026-02-14_080000_abc123 payment --data '{"amount": 12}'
     """
     if not event:
-        raise TenureError("INVALID_INPUT", "the event's name is empty")
+        raise TenureError("INVALID_INPUT", "the event's name must not be empty")
     value = parse_json(data, "--data")
 
     sent = _change(

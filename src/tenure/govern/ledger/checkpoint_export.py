@@ -143,7 +143,7 @@ def _split_place(to: str) -> tuple[CheckpointStorage, str]:
     folder, _, name = parts.path.rpartition("/")
     if not parts.netloc or not name:
         raise TenureError(
-            "INVALID_INPUT", "an object in a bucket has a URL such as s3://bucket/acme.checkpoint"
+            "INVALID_INPUT", "an object in a bucket must have a URL such as s3://bucket/acme.checkpoint"
         )
     return CheckpointStorage(f"{parts.scheme}://{parts.netloc}{folder}"), name
 

@@ -36,7 +36,7 @@ def check_plan(
     first one, if steps run strictly in order."""
     problems: list[Detail] = []
     if not plan:
-        problems.append(Detail("plan", "a plan has at least one step"))
+        problems.append(Detail("plan", "a plan must have at least one step"))
     if total + len(plan) > STEPS_PER_RUN_MAX:
         problems.append(Detail("plan", f"over {STEPS_PER_RUN_MAX} steps"))
     names: set[str] = set(existing)

@@ -155,7 +155,7 @@ def refusal_code(wait: WaitRow, outcome: str) -> str:
 
 
 def settle_wait(d: Draft, wait: WaitRow, outcome: str, result_ref: int | None = None) -> None:
-    """A wait has its result: a gate moves, a suspended step is woken once, a live lease goes on, and a step that
+    """A wait has its result: a gate moves, a suspended step is woken once, a live lease continues, and a step that
     only waits for its children succeeds with the last one."""
     wait = d.edit(wait)
     wait.state = "settled"

@@ -1,6 +1,6 @@
 """Waiting for people, events, time and children.
 Laws:
-1. A step may open waits while its lease goes on, and suspends on a set of them. If one has settled, it goes on at
+1. A step may open waits while its lease continues, and suspends on a set of them. If one has settled, it continues at
    once. Otherwise the lease ends, and the first wait that settles makes the step ready, once. A step that has begun
    something that can be neither skipped nor repeated does not suspend.
 2. The oldest open wait of its name takes an event. Without one the event is buffered, up to a limit, and taken first
@@ -130,7 +130,7 @@ def _start_child(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
         raise TenureError(
             "INVALID_INPUT",
             f"child run id {ids.run_text(child.run_id)!r} is in use already: choose another id",
-            (Detail("child.run_id", "is this run's, or that of a child under another label"),),
+            (Detail("child.run_id", "is the id of this run, or of a child under another label"),),
         )
     wait = insert_wait(d, c.idx, "child", str(child.run_id), c.label, fatal=c.fatal)
     run.children_open += 1
@@ -145,7 +145,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
         # A suspended body is closed without running.
         return end_step_and_lease(d, c, step, "release_canceling", LeaseReply(cancel=True), "suspend")
     if not c.waits:
-        raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
+        raise TenureError("INVALID_INPUT", "a suspension must name at least one wait")
     waits: list[WaitRow] = []
     named = tuple(dict.fromkeys(c.waits))
     d.snap.check_room(len(named))

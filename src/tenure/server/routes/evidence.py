@@ -127,7 +127,7 @@ async def get_proof(
     try:
         note = None if checkpoint is None else base64.urlsafe_b64decode(checkpoint)
     except (binascii.Error, ValueError) as fault:
-        raise TenureError("INVALID_INPUT", "`checkpoint` is a checkpoint in base64url") from fault
+        raise TenureError("INVALID_INPUT", "`checkpoint` must be a checkpoint in base64url") from fault
     proof = await load_proof(
         request.engine.scope, row, None if note is None else signed_notes.parse_checkpoint(note)
     )

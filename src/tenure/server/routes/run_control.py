@@ -256,7 +256,7 @@ async def signal_run(
             run_id, name, said.data, event_id=event_id, source=said.source, involved=request.who.people
         )
         if told.again and said.event_id is None and held is not None and held.first:
-            raise key_expired_error(number, "was told this long ago")
+            raise key_expired_error(number, "received this event under an expired record")
         return StoredResponse.of(told, run_id=number)
 
     return await idempotent(request, operation, run_id=number)
@@ -395,13 +395,13 @@ async def _find_matching(engine: Engine, asked: CancelFilter) -> list[int]:
 def _labels(given: str | list[str] | None) -> dict[str, str]:
     parts = [one.partition("=") for one in ([given] if isinstance(given, str) else given or [])]
     if not all(name and equals for name, equals, _ in parts):
-        raise field_error("filter.label", "a label is key=value")
+        raise field_error("filter.label", "must have the form key=value")
     return {name: value for name, _, value in parts}
 
 
 def _moment(field: str, moment: datetime) -> int:
     if moment.tzinfo is None:
-        raise field_error(f"filter.{field}", "a moment has its offset, like 2026-02-14T08:00:00Z")
+        raise field_error(f"filter.{field}", "must include a UTC offset, such as 2026-02-14T08:00:00Z")
     return us(moment.timestamp())
 
 

@@ -40,8 +40,6 @@ async def run_sized(body: bytes, function: Callable[..., T], *args: Any, **kwarg
 
 
 class HookVerifier:
-    """See the laws above."""
-
     def __init__(self, repositories: Repositories, deliveries: HookDeliveries, secrets: Secrets) -> None:
         self._identity, self._keys = repositories.identity, repositories.keys
         self._deliveries = deliveries

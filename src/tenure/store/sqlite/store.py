@@ -208,7 +208,7 @@ class SqliteStore:
             raise TenureError(
                 "STORE_READ_ONLY",
                 f"{self.path} is read-only, and so is its folder: SQLite cannot read it there, because it keeps a"
-                " -shm file beside it; copy it to a folder that can be written",
+                " -shm file next to it; copy it to a folder that can be written",
             ) from fault
 
     def _connect_reader(self) -> apsw.Cursor:
