@@ -80,8 +80,8 @@ class Text(SchemaType, frozen=True, kw_only=True):
             return value
         if self.choices:
             if value not in self.choices:
-                said = f"must be one of {', '.join(self.choices)}, not {_found(node)}"
-                problems.add(path, said + problems.close_to(value, self.choices), node.mark)
+                problem = f"must be one of {', '.join(self.choices)}, not {_found(node)}"
+                problems.add(path, problem + problems.close_to(value, self.choices), node.mark)
                 return MISSING
             return value
         printable = value.isprintable() or (self.lines and "\0" not in value)

@@ -85,10 +85,10 @@ def word_rows(profile: Profile, entity: Entity) -> Iterator[tuple[str, str]]:
         if isinstance(given, str):
             yield state, given
         elif given.by_attempt:
-            said = ", ".join(
+            conditions = ", ".join(
                 f"{word} after an attempt that {outcome}" for outcome, word in given.by_attempt.items()
             )
-            yield state, f"{said}; else the last word"
+            yield state, f"{conditions}; else the last word"
         else:
             yield state, "(keeps the last word)"
 

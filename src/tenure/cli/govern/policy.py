@@ -107,7 +107,7 @@ def _show_test(file: str, one: CaseResult) -> None:
         say(line)
         return
     say(f"{line}  ({file}:{one.line})", "red")
-    for wrong in (*one.wrong, *(f"{name}: {said}" for name, said in one.rules), *one.why.splitlines()):
+    for wrong in (*one.wrong, *(f"{name}: {outcome}" for name, outcome in one.rules), *one.why.splitlines()):
         say(f"      {wrong}")
 
 
@@ -212,7 +212,11 @@ def explain(
 
 
 def _decision(one: PolicyDecision) -> list[str]:
-    said = {"not": "does not apply", "error": "could not be evaluated", "needs_approval": "needs approval"}
+    descriptions = {
+        "not": "does not apply",
+        "error": "could not be evaluated",
+        "needs_approval": "needs approval",
+    }
     lines = [
         f"{format_time(one.at)}  {one.step}  {one.action}  ({one.label})",
         f"  {one.outcome.replace('_', ' ')}, by version {one.version}" if one.version else f"  {one.outcome}",
@@ -226,7 +230,7 @@ def _decision(one: PolicyDecision) -> list[str]:
         lines += [f"  {part}: {value_text(value)}" for part, value in one.request.items()]
     for name, what in one.rules:
         reason = f" ({one.reasons[name]})" if name in one.reasons else ""
-        lines.append(f"  rule {name}: {said.get(what, what)}{reason}")
+        lines.append(f"  rule {name}: {descriptions.get(what, what)}{reason}")
     return lines
 
 

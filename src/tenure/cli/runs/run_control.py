@@ -115,7 +115,9 @@ def resume(
     out, and use --happened or --repeat.
     """
     split = [text.partition("=") for text in happened or ()]
-    known = {name: parse_json(said, f"--happened {name}") if eq else None for name, eq, said in split}
+    known = {
+        name: parse_json(statement, f"--happened {name}") if eq else None for name, eq, statement in split
+    }
 
     async def call(backend: Backend, actor: str) -> Run:
         resumed = await backend.runs.resume(run, actor=actor, happened=known, repeat=tuple(repeat or ()))
@@ -215,11 +217,11 @@ def reported(
     The history and `tenure runs show` name you; the first statement counts. The status does not change: only the status reporter
     makes a run REPORTED.
     """
-    said = call_backend(
+    statement = call_backend(
         db, tenant, lambda backend: backend.runs.mark_reported(run, actor=caller_id(by)), changes=True
     )
-    text = f"{run}: marked as reported by {said.by}"
-    show_result({"run": run, "statement": {"by": said.by, "at": said.at}}, as_json, text)
+    text = f"{run}: marked as reported by {statement.by}"
+    show_result({"run": run, "statement": {"by": statement.by, "at": statement.at}}, as_json, text)
 
 
 @app.command()

@@ -196,8 +196,8 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     approval = current_approval(d, c.no)
     votes = approval.votes.split()
     if approval.status != "requested":
-        said = approval.status == ("approved" if c.approve else "rejected")
-        if approval.decided_by == c.approver and said and (c.approver in votes or not c.approve):
+        is_same = approval.status == ("approved" if c.approve else "rejected")
+        if approval.decided_by == c.approver and is_same and (c.approver in votes or not c.approve):
             _check_shown(c, approval)
             return Decision({"status": approval.status, "again": True})
         if approval.status == "canceled" and d.run.status in CLOSED_RUN:
@@ -211,10 +211,10 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     _check_shown(c, approval)
     wait = d.snap.find_wait(c.no)
     assert wait is not None, "an approval shares its wait's number"
-    behind = involved_people(d.spec()) if wait.kind == "approval" else frozenset()
-    if c.approve and (refused := unknown_people_error(behind)) is not None:
+    involved = involved_people(d.spec()) if wait.kind == "approval" else frozenset()
+    if c.approve and (refused := unknown_people_error(involved)) is not None:
         raise refused
-    check_distinct_person(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)
+    check_distinct_person(d, c.approver, involved | {approval.requester}, _MAY_NOT_DECIDE)
     if approval.people_in:
         check_approver_group(d, c.approver, approval.people_in)
     if c.approve and c.approver in votes:
@@ -226,7 +226,7 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     approval = d.edit(approval)
     if c.approve:
         ties = d.snap.ties(d.run.tenant)
-        votes = [*(one for one in ties.apart(votes) if ties.among(one, behind) is None), c.approver]
+        votes = [*(one for one in ties.apart(votes) if ties.among(one, involved) is None), c.approver]
         approval.votes = " ".join(votes)
     given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
     approval.status = APPROVAL.take(approval.status, given).next

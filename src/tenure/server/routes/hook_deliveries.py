@@ -138,18 +138,18 @@ def _describe_delivery(command: str, received: DeliveryStatus) -> str:
 async def receive_slack_action(request: ApiRequest, hook_id: FromPath[str]) -> SlackReply:
     """The buttons `tenure.approve` and `tenure.reject`, with the value `{approval id}:{revision}:{digest}`."""
     hook, headers, body = await _verify(request, "slack", hook_id)
-    read, said = await run_sized(body, events.parse_slack_action, headers, body)
+    read, payload = await run_sized(body, events.parse_slack_action, headers, body)
     if not await request.service.hook_verifier.is_first(hook, read):
         return SlackReply(text="That click was answered already.")
-    actions = said.get("actions")
+    actions = payload.get("actions")
     clicked = actions[0] if isinstance(actions, list) and actions else None
     name = clicked.get("action_id") if isinstance(clicked, dict) else None
     if not isinstance(clicked, dict) or name not in _DECISIONS:
         return SlackReply(text="Tenure does not know this button.")
     try:
-        await request.service.hook_verifier.check_slack_app(hook, headers, body, _id(said, "team"))
+        await request.service.hook_verifier.check_slack_app(hook, headers, body, _id(payload, "team"))
         person = await request.service.identity.find_person_by_slack(
-            hook.tenant, _id(said, "team"), _id(said, "user")
+            hook.tenant, _id(payload, "team"), _id(payload, "user")
         )
         if person is None:
             return _not_linked("/tenure")
@@ -165,8 +165,8 @@ def _refused(refused: TenureError) -> SlackReply:
     return SlackReply(text=f"{refused.code}: {refused.message.rstrip('.')}. {refused.spec.remedy}")
 
 
-def _id(said: dict[str, Any], word: str) -> str:
-    value = said.get(word)
+def _id(payload: dict[str, Any], word: str) -> str:
+    value = payload.get(word)
     return str(value.get("id", "")) if isinstance(value, dict) else ""
 
 

@@ -397,7 +397,7 @@ class SqliteStore:
 
     @property
     def clock_doubt_us(self) -> int:
-        """How far this host's clock is ahead of the file's time (below 0: behind), if it is doubted; else 0."""
+        """How far this host's clock is ahead of the file's time (below 0: behind), if it is ignored; else 0."""
         self._file_time.read()
         return self._file_time.doubt_us
 
