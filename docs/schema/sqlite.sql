@@ -61,14 +61,14 @@ CREATE TABLE approval (
     reminded_at integer,
     used_no integer,
     primary key (run_id, no),
-    -- I42: only what was approved is used.
+    -- I42: only an approved approval is used.
     constraint approval_used_when_approved check (used_no is null or status = 'approved'),
-    -- I43: whoever asks is not among those who say yes, and does not decide; what is used has as many as it takes.
+    -- I43: the requester neither approves nor decides, and an approval that is used has enough approvers.
     constraint approval_requester_apart check (instr(' ' || votes || ' ', ' ' || requester || ' ') = 0),
     constraint approval_decided_apart check (decided_by is null or decided_by <> requester),
     constraint approval_used_by_enough check (
         used_no is null or (votes <> '' and length(votes) - length(replace(votes, ' ', '')) + 1 >= people)),
-    -- I44: decided once, by somebody.
+    -- I44: a decided approval has exactly one decision, with its time and person.
     constraint approval_status_known check (
         case status
             when 'requested' then decided_at is null and decided_by is null
@@ -95,7 +95,7 @@ CREATE TABLE artifact (
     content_type text not null,
     at integer not null,
     events integer not null,
-    -- I56: what is late lies beside what came in time, and attempts never replace each other's files.
+    -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
 ) strict, without rowid;
 
@@ -678,7 +678,7 @@ CREATE TABLE schedule (
     last_slot integer,
     unconfirmed text not null,
     primary key (tenant, name),
-    -- Slots that pass while it is paused are nobody's.
+    -- A paused schedule has no next slot: slots that pass meanwhile start no runs.
     constraint schedule_paused_has_no_slot check (paused = 0 or next_at is null)
 ) strict, without rowid;
 
@@ -825,7 +825,7 @@ CREATE TABLE step (
     ),
     constraint step_resolution_known check (resolution = '' or resolution = 'due' or resolution = 'each' or resolution = 'skip'),
     constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
-    -- I61: what is to be resolved first, or skipped, is never handed out.
+    -- I61: a step that must be resolved first, or is skipped, is never leased.
     constraint step_unresolved_is_not_claimable check (claimable = 0 or resolution in ('', 'each')),
     constraint step_counters check (min(needs_left, attempt, charged, unsafe) >= 0)
 ) strict;

@@ -80,7 +80,7 @@ def test_a_ledger_is_signed_shown_exported_and_checked(
     seen = tenure("ledger", "show")
     assert run in seen.out
     assert "2 leaves, root" in seen.out
-    assert "signed for up to 2" in seen.out
+    assert "newest checkpoint, over the first 2 leaves" in seen.out
     assert [leaf["kind"] for leaf in tenure("ledger", "show", "--json").json()["leaves"]] == [
         "created",
         "sealed",
@@ -132,7 +132,7 @@ def test_a_ledger_is_shown_exported_and_checked_over_a_server(
     with served(tmp_path) as (_, address):
         there = ("--server", address, "--key-file", key)
         none = tenure("ledger", "show", *there)
-        assert (none.code, "nothing is signed for yet" in none.out) == (0, True)
+        assert (none.code, "nothing is signed yet" in none.out) == (0, True)
         assert "NOT_READY" in tenure("ledger", "export", "--to", "kept.checkpoint", *there).err
         assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
         seen = tenure("ledger", "show", "--json", *there).json()
@@ -144,7 +144,7 @@ def test_a_ledger_is_shown_exported_and_checked_over_a_server(
         make_sealed_run("acme")
         assert tenure("ledger", "sign", "--signing-key", "file:seal.key").code == 0
         whole = tenure("ledger", "check", *kept, *there)
-        assert (whole.code, "the server proves that they begin with" in whole.out) == (0, True)
+        assert (whole.code, "the server proves that the ledger begins with" in whole.out) == (0, True)
         assert whole.out.count("not checked") == 1, "only the check of the runs needs the database"
         assert "this check needs the database" in whole.out
         assert tenure("ledger", "check", *there).out.count("not checked") == 3

@@ -64,7 +64,7 @@ def test_a_run_is_controlled_from_the_shell(tenure: Tenure) -> None:
     assert "It is paused" in tenure("runs", "why", run).out
     assert "paused" in tenure("runs", "list").out
     assert work() == []
-    assert "goes on" in tenure("runs", "unpause", run).out
+    assert "is unpaused" in tenure("runs", "unpause", run).out
     assert work(fail="NETWORK_DOWN", once=True) == ["deploy"]
     assert "is tried again" in tenure("runs", "why", run).out
     assert f"{run} is canceled" in tenure("runs", "cancel", run).out

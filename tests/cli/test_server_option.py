@@ -188,7 +188,7 @@ def test_tenants_people_clients_and_keys_are_managed_over_a_server(
         ]
         assert tenure("tenants", "audit", "--json").json()["lines"][-1]["kind"] == "key.created"
         refused = tenure("keys", "create", "--operator")
-        assert (refused.code, "beside the database" in refused.err) == (1, True)
+        assert (refused.code, "with database access" in refused.err) == (1, True)
         monkeypatch.delenv("TENURE_SERVER")
         invited = tenure("people", "create", "ada", "--name", "Ada", "--role", "admin", "--tenant", "acme")
         monkeypatch.setenv("TENURE_SERVER", address)

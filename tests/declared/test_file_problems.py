@@ -225,7 +225,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "no program": ("name: x\nsteps:\n  - id: a\n    run: '  '\n", ["4:10: steps[0].run: a command needs a program to start"]),
     "an environment that is none": (
         ONE + "    env: {A-B: 1}\n",
-        ["5:11: steps[0].env.A-B: a name here has letters, digits and underscores, and does not begin with a digit"],
+        ["5:11: steps[0].env.A-B: a name here must have letters, digits and underscores, not beginning with a digit"],
     ),
     "a wrong type": (
         ONE + "inputs:\n  a: {type: sting}\n",

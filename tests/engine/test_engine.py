@@ -279,7 +279,7 @@ BAD_PLANS: list[tuple[list[Any], str]] = [
     ([{"name": "a", "kind": "wait", "wait": {"within_seconds": -5}}], "must be over 0"),
     ([{"name": "a", "kind": "approval", "approval": {"people": 0}}], "at least 1"),
     ([{"name": "a", "kind": "approval", "approval": {"digest": "xyz"}}], "hex"),
-    ([{"name": "a", "approval": {}}], "belongs to a step of kind 'approval'"),
+    ([{"name": "a", "approval": {}}], "can only be set on a step of kind 'approval'"),
 ]
 
 

@@ -313,7 +313,7 @@ async def test_sealing_stops_without_the_key_and_continues_when_it_is_back(
         for run in runs:
             assert [one.key_id for one in await lab.engine.evidence.list(run.id)] == [signer.id]
         assert (sealer.sealed, sealer.failed, _key_error(sealer)) == (2, 3, None)
-        assert "signing_key_back" in "".join(capsys.readouterr())
+        assert "signing_key_available" in "".join(capsys.readouterr())
 
 
 async def test_a_revoked_key_seals_nothing(url: str | None, tmp_path: Path) -> None:

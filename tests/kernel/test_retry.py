@@ -44,7 +44,7 @@ def test_the_delay_of_the_ten_thousandth_failure_does_not_overflow() -> None:
 
 
 def test_failure_number_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="number 1"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         Backoff("list", seconds=(1.0,)).nominal_seconds(0)
 
 

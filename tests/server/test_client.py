@@ -142,7 +142,7 @@ async def test_a_wrong_key_and_an_unreachable_server_are_reported(url: str) -> N
             TenureError, match=r"UPSTREAM_UNAVAILABLE: http://127\.0\.0\.1:9 cannot be reached"
         ):
             await nobody.runs.list()
-    with pytest.raises(TenureError, match="begins with http"):
+    with pytest.raises(TenureError, match="must begin with http"):
         Client("tenure.example.org")
 
 

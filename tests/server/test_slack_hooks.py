@@ -109,7 +109,7 @@ async def test_a_replay_of_the_same_bytes_does_nothing_even_after_its_record_exp
 async def test_unmatched_and_failed_commands_are_answered_to_their_user(url: str) -> None:
     async with site(url) as s:
         slack = await make_slack(s, RULE, {"when": "action == 'boom'", "workflow": "unheard-of"})
-        assert (await slack.command("dance")).json()["text"] == "Nothing here answers to that /tenure."
+        assert (await slack.command("dance")).json()["text"] == "No rule of this hook matches /tenure."
         assert "WORKFLOW_NOT_FOUND" in (await slack.command("boom")).json()["text"]
         assert await runs(s) == []
 
@@ -250,7 +250,7 @@ async def test_clicks_are_refused_as_over_http(url: str) -> None:
                 body = {"decision": "approve", "revision": int(parts[1]), "digest": parts[2]}
                 assert problem(await ada.post(f"/approvals/{parts[0]}/decision", json=body)) == code
         assert (await s.engine.scoped(tenant="acme").get(run)).status == "waiting_approval"
-        assert await slack.click("another.button", value) == "Nothing here answers to that."
+        assert await slack.click("another.button", value) == "Tenure does not know this button."
 
 
 async def test_neither_requesters_nor_non_approvers_can_approve(url: str) -> None:

@@ -260,7 +260,7 @@ BUGS: dict[str, Bug] = {
         (
             Change(
                 waits.decide_approval,
-                "check_distinct_person(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)",
+                "check_distinct_person(d, c.approver, involved | {approval.requester}, _MAY_NOT_DECIDE)",
                 "None",
             ),
         ),
@@ -326,7 +326,7 @@ BUGS: dict[str, Bug] = {
     ),
     "needs-left": Bug(
         "a step starts while another step that it needs is still open",
-        (Change(termination.end_step, "behind.needs_left -= 1", "behind.needs_left = 0"),),
+        (Change(termination.end_step, "dependent.needs_left -= 1", "dependent.needs_left = 0"),),
         0,
     ),
     "needs-kept": Bug(

@@ -1,1 +1,1 @@
-"""The command line: `tenure …`. It asks the layers below and prints; it decides nothing."""
+"""The command line, `tenure`: a folder for each group of commands, and `common` for options, backends and output."""

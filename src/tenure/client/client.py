@@ -27,7 +27,7 @@ from tenure.shapes.runs import Run, SignalResult
 
 
 class Client:
-    """See the laws above. An async context manager."""
+    """An async context manager."""
 
     def __init__(
         self,

@@ -118,7 +118,9 @@ class RemoteKeys(RemoteGroup):
         self, *, name: str = "", expires_at: datetime | None = None
     ) -> IssuedApiKey:
         """Refused: only the owner of the database creates an operator's key."""
-        raise TenureError("INVALID_INPUT", "an operator's key is created beside the database: use --db")
+        raise TenureError(
+            "INVALID_INPUT", "an operator's key can only be created with database access: use --db"
+        )
 
     async def rotate(
         self, key_id: str, *, overlap: float = OVERLAP_SECONDS, expires_at: datetime | None = None

@@ -44,7 +44,7 @@ class _Shown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteLedger:
-    """See the laws above. If a `tenant` is named, the key must be of that tenant."""
+    """If a `tenant` is named, the key must be of that tenant."""
 
     def __init__(self, to: Transport, tenant: str | None = None) -> None:
         self._to = to
@@ -77,8 +77,8 @@ class RemoteLedger:
             there = 0 if newest is None else newest.size
             raise TenureError(
                 "LEDGER_BROKEN",
-                f"the server has signed for {there} leaves, and a checkpoint was signed over {size}: its ledger was cut off, or an"
-                " older backup was put back",
+                f"the server has signed {there} leaves, but a checkpoint was signed over {size}: its ledger was truncated, or an"
+                " older backup was restored",
             )
         if not await self._is_continued(size, root, newest):
             raise TenureError(
@@ -118,7 +118,7 @@ class RemoteLedger:
             return []
         if newest is None or newest.size < kept.size:
             size = 0 if newest is None else newest.size
-            text = f"it is signed for up to {size} leaves, and the checkpoint over {kept.size}: an older backup was put back"
+            text = f"its first {size} leaves are signed, but the checkpoint was signed over {kept.size}: an older backup was restored"
             return [LedgerFlaw(code="RESTORED", place=place, text=text)]
         if newest.origin != kept.origin:
             text = f"the checkpoint is of {kept.origin}, and this is {newest.origin}"
@@ -161,10 +161,10 @@ class RemoteLedger:
 
 
 def _checked(newest: LedgerCheckpoint, kept: LedgerCheckpoint | None) -> list[str]:
-    found = [f"a key that is believed has signed for {newest.size} leaves"]
+    found = [f"a trusted key has signed the first {newest.size} leaves"]
     if kept is not None:
         found.append(
-            f"the server proves that they begin with the {kept.size} that your checkpoint was signed over"
+            f"the server proves that the ledger begins with the {kept.size} leaves that your checkpoint was signed over"
         )
     return found
 

@@ -44,7 +44,7 @@ class _ErrorBody(msgspec.Struct):
 
 
 class Transport:
-    """See the laws above. An async context manager."""
+    """An async context manager."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Transport:
         key = key or os.environ.get(KEY_VARIABLE)
         if not server.startswith(("http://", "https://")):
             raise TenureError(
-                "INVALID_INPUT", f"a server's address begins with http:// or https://, unlike {server!r}"
+                "INVALID_INPUT", f"a server's address must begin with http:// or https://, unlike {server!r}"
             )
         headers = {"Accept": "application/json", "User-Agent": "tenure-client"}
         if key:
@@ -165,7 +165,7 @@ def _refused(answer: httpx.Response) -> TenureError:
     except msgspec.DecodeError:
         return TenureError(
             "UPSTREAM_UNAVAILABLE",
-            f"the server answered {answer.status_code} and no error of ours; is it Tenure?",
+            f"the server responded with status {answer.status_code} and no Tenure error code; check that the URL is a Tenure server",
         )
     if problem.code not in CODES:  # a newer server knows more than we do
         code = "INTERNAL_ERROR" if answer.status_code >= 500 else "INVALID_INPUT"

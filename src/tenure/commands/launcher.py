@@ -267,7 +267,7 @@ class _Mounts:
 
 
 def _drop(libc: Any, plan: dict[str, Any]) -> None:
-    """Change to the named user, and drop all privileges for good."""
+    """Change to the named user, and drop all privileges permanently."""
     if plan["uid"] is None and os.geteuid() == 0 and plan["namespaces"]:
         for capability in range(_CAP_LAST + 1):
             if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:

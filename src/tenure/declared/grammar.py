@@ -35,7 +35,7 @@ DEFAULT_PROFILE = "agent-runs"
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
-_WORD_SAYS = "letters, digits and underscores, and does not begin with a digit"
+_WORD_SAYS = "letters, digits and underscores, not beginning with a digit"
 _ID = r"[A-Za-z_][A-Za-z0-9_-]{0,99}"
 _ID_SAYS = "letters, digits, _ and -, beginning with a letter or _; at most 100"
 _DOTTED = r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,149}"

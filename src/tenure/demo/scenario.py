@@ -180,8 +180,8 @@ class DemoScenario:
         self._on_progress(await self._now())
         await asyncio.sleep(HEALTHY_SECONDS)
         # Webhooks may be delivered twice: the same id counts once.
-        news: dict[str, Any] = {"data": {"p95_ms": 87}, "event_id": "probe-7", "actor": MONITOR}
-        await asyncio.gather(*(self._engine.signal(self._run_id, HEALTHY, **news) for _ in range(2)))
+        event: dict[str, Any] = {"data": {"p95_ms": 87}, "event_id": "probe-7", "actor": MONITOR}
+        await asyncio.gather(*(self._engine.signal(self._run_id, HEALTHY, **event) for _ in range(2)))
         self._note = f"{MONITOR} delivered {HEALTHY!r} twice; it counts once"
 
     # ------------------------------------------------------------------------------------------- watching

@@ -1,6 +1,6 @@
 """The workflow of `tenure demo`: a release in five steps.
 
-It deploys to a folder `production` beside the database, with a file for each server.
+It deploys to a folder `production` next to the database, with a file for each server.
 """
 
 from __future__ import annotations

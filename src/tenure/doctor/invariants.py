@@ -102,9 +102,7 @@ _LINES = (
     Invariant("I36", "every external call has an INTENT committed before it", "run"),
     Invariant("I37", "at most one SUCCEEDED receipt per key", "run"),
     Invariant("I38", "an UNKNOWN receipt is never retried automatically unless that is safe", "run"),
-    Invariant(
-        "I39", "what is owed or told to others is there if and only if its transition committed", "run"
-    ),
+    Invariant("I39", "an outbox row or a notification exists if and only if its transition committed", "run"),
     Invariant("I40", "each INTENT has an ALLOW for the same action digest and policy version", "run"),
     Invariant("I41", "a policy error means a recorded DENY", "run"),
     Invariant(
@@ -131,7 +129,7 @@ _LINES = (
     Invariant("I55", "every run is terminal or waits for a named person, event or time", "eventual"),
     Invariant(
         "I56",
-        "an accepted artifact is never changed by a lease that has ended; a late one is kept beside it, marked",
+        "an accepted artifact is never changed by a lease that has ended; a late one is stored separately, and marked",
         "run",
     ),
     Invariant(
@@ -147,7 +145,7 @@ _LINES = (
     ),
     Invariant(
         "I59",
-        "nobody decides an approval who caused, changed or fed the run before the question was asked",
+        "nobody who started, changed or sent data to the run before the question was asked decides its approval",
         "run",
     ),
     Invariant(

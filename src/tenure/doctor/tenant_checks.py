@@ -1,4 +1,4 @@
-"""Reads what tenants have beside their runs: admin chains are recomputed (I51), and secrets of hooks and webhooks must be references (I53)."""
+"""Checks the rows of tenants that belong to no run: admin chains are recomputed (I51), and secrets of hooks and webhooks must be references (I53)."""
 
 from __future__ import annotations
 

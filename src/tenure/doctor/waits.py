@@ -79,7 +79,7 @@ def approvers_are_others(view: CheckedRun) -> Iterator[Finding]:
 
 @checks("I59")
 def deciders_had_no_hand_in_it(view: CheckedRun) -> Iterator[Finding]:
-    """Everybody who caused, changed or fed the run is recorded as involved, and decided no approval that was asked for later."""
+    """Everybody who started, changed or sent data to the run is recorded as involved, and decided no approval that was asked for later."""
     approvals = {str(wait.no) for wait in view.bundle.waits if wait.kind == "approval"}
     involved: set[str] = set()
     acted: set[str] = set()
@@ -96,7 +96,7 @@ def deciders_had_no_hand_in_it(view: CheckedRun) -> Iterator[Finding]:
             for person in sorted(new - involved):
                 yield (
                     f"event {event.seq}",
-                    f"{person} caused, changed or fed the run ({event.kind}) and is not recorded as involved",
+                    f"{person} started, changed or sent data to the run ({event.kind}) and is not recorded as involved",
                 )
         acted |= new
         for no in changes.get("approval", {}).keys() & approvals:
@@ -106,7 +106,7 @@ def deciders_had_no_hand_in_it(view: CheckedRun) -> Iterator[Finding]:
             if decided.get("decided_by") in asked.get(str(decided.get("no")), ()):
                 yield (
                     f"approval {decided['no']}",
-                    f"{decided['decided_by']} caused, changed or fed the run before the approval was asked for",
+                    f"{decided['decided_by']} started, changed or sent data to the run before the approval was asked for",
                 )
 
 

@@ -185,7 +185,7 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "APPROVER_IS_REQUESTER": ErrorSpec(
         403,
-        "A person who caused, changed or fed the run cannot approve it. Neither can anybody who counts as the same person.",
+        "A person who started, changed or sent data to the run cannot approve it. Neither can anybody who is treated as the same person.",
         "Ask another person. docs/separation-of-duties.md says who is involved in a run, and how an edit is confirmed.",
     ),
     "TOO_MANY_BEHIND": ErrorSpec(
@@ -195,7 +195,7 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "ACCOUNT_NOT_LINKED": ErrorSpec(
         409,
-        "An external account that is not linked to a person caused or fed this run. It may be the approver's own.",
+        "An external account that is not linked to a person started this run or sent data to it. It may be the approver's own.",
         "Reject or cancel this run. Link the account to its owner (in Slack with `/tenure link`; an admin sets a GitHub login), and start the run again.",
     ),
     "APPROVER_COUNTED": ErrorSpec(

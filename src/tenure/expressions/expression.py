@@ -483,9 +483,9 @@ def cel_error_reason(fault: BaseException) -> str:
     """The first line of CEL's message, without the repeated expression."""
     if isinstance(fault, KeyError):
         return f"there is no {fault.args[0]!r}" if fault.args else "a key is missing"
-    said = str(fault)
-    _, found, rest = said.partition("ERROR: <input>:")
-    line = (rest if found else said).splitlines()[0] if said else type(fault).__name__
+    message = str(fault)
+    _, found, rest = message.partition("ERROR: <input>:")
+    line = (rest if found else message).splitlines()[0] if message else type(fault).__name__
     for needless in (" expecting {", ". Check ", ". CEL does not"):
         line = line.partition(needless)[0]
     return line if len(line) <= 300 else f"{line[:297]}..."

@@ -80,8 +80,8 @@ class Text(SchemaType, frozen=True, kw_only=True):
             return value
         if self.choices:
             if value not in self.choices:
-                said = f"must be one of {', '.join(self.choices)}, not {_found(node)}"
-                problems.add(path, said + problems.close_to(value, self.choices), node.mark)
+                problem = f"must be one of {', '.join(self.choices)}, not {_found(node)}"
+                problems.add(path, problem + problems.close_to(value, self.choices), node.mark)
                 return MISSING
             return value
         printable = value.isprintable() or (self.lines and "\0" not in value)
@@ -229,7 +229,7 @@ class MapOf(SchemaType, frozen=True, kw_only=True):
         made = {}
         for key, (mark, below) in node.entries.items():
             if not re.fullmatch(self.key, key):
-                problems.add((*path, key), f"a name here has {self.says}", mark)
+                problems.add((*path, key), f"a name here must have {self.says}", mark)
                 continue
             value = self.value.read(below, (*path, key), problems)
             if value is not MISSING:

@@ -192,11 +192,11 @@ class Governor:
         if newest.state == "failed":
             if newest.eligible_at is not None and newest.eligible_at <= self.now_us():
                 return None
-            said = await self._decode(newest.result)
+            error = await self._decode(newest.result)
             return ActResult(
                 state="failed",
                 code=newest.error or "ACTION_FAILED",
-                message=said if isinstance(said, str) else "",
+                message=error if isinstance(error, str) else "",
                 retry_at=newest.eligible_at,
                 receipt=newest.no,
             )
@@ -289,7 +289,7 @@ class Governor:
         try:
             return await self._request(action)
         except Exception as fault:
-            log.warning("denial_not_kept", run=ids.run_text(action.fence.run_id), error=repr(fault))
+            log.warning("denial_not_recorded", run=ids.run_text(action.fence.run_id), error=repr(fault))
             return None
 
     def _refused(self, reply: ActReply) -> ActResult:

@@ -204,7 +204,7 @@ class ActReply(msgspec.Struct, gc=False, omit_defaults=True):
     - call: the call is intended; make it before `call_by`.
     - done: the act was done before; its result is `result_ref` of this run, or `source`.
     - open: there is a receipt whose outcome is not known (`receipt_state`).
-    - failed: the act failed for good, or may be retried from `eligible_at` on.
+    - failed: the act failed finally, or may be retried from `eligible_at` on.
     - wait: a question is open; suspend on the wait `no`.
     - go_on: the act is approved (`approval_no`); intend it.
     - ask: the approval does not suffice; propose the act.

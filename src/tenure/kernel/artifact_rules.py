@@ -2,7 +2,7 @@
 Laws:
 1. An artifact belongs to the attempt that uploaded it. Files of two attempts, or of two steps, never replace each
    other.
-2. A file that arrives after its lease has ended is late. It is stored besides the files that came in time, and is
+2. A file that arrives after its lease has ended is late. It is stored in addition to the files that came in time, and is
    never accepted.
 3. Accepted are the files of the attempt that succeeded. Attempts that continue each other's work count as one:
    suspended attempts, and those of a code-first body, whose checkpoints outlive them.

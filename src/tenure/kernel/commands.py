@@ -285,7 +285,7 @@ class BeginUpload(LeaseCommand, frozen=True, gc=False, kw_only=True):
 
 
 class ReportCost(CostCommand, frozen=True, gc=False, kw_only=True):
-    """Report costs while the attempt goes on."""
+    """Report costs while the attempt continues."""
 
 
 class RecordCheckpoint(LeaseCommand, frozen=True, gc=False, kw_only=True):
@@ -358,7 +358,7 @@ class StartChild(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class OpenWait(LeaseCommand, frozen=True, gc=False, kw_only=True):
-    """Open a wait while the lease goes on, or propose something. Exactly one of approval, event, until, child and
+    """Open a wait while the lease continues, or propose something. Exactly one of approval, event, until, child and
     proposal is given."""
 
     label: str
@@ -509,6 +509,6 @@ class FinishChild(RunCommand, frozen=True, gc=False, kw_only=True):
     child_id: int
     outcome: str
     successor: int | None = None
-    """The run that the child restarted as; the parent goes on waiting for that one."""
+    """The run that the child restarted as; the parent then waits for that one."""
     involved: str = ""
     """The people involved in the child, as `id id`, because its outcome feeds the parent."""

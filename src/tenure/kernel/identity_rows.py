@@ -66,7 +66,7 @@ class PersonRow(Row):
 
 
 class UnconfirmedPerson(msgspec.Struct, gc=False):
-    """A person who counts as one with others."""
+    """A person who is treated as the same person as others."""
 
     id: str
     unconfirmed: str

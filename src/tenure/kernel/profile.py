@@ -125,7 +125,7 @@ class Timing(_Data, frozen=True, kw_only=True):
                 "HEARTBEAT_TOO_SLOW",
                 f"a heartbeat every {self.heartbeat_seconds:g} s is too slow for a lease of {self.lease_seconds:g} s;"
                 f" it may be at most {self.lease_seconds / HEARTBEATS_PER_LEASE_MIN:g} s",
-                (Detail("timing.heartbeat_seconds", "over a third of timing.lease_seconds"),),
+                (Detail("timing.heartbeat_seconds", "must be at most a third of timing.lease_seconds"),),
             )
 
 
@@ -238,13 +238,13 @@ def _problems(profile: Profile) -> Iterator[Detail]:
         )
     for key in ("title", "document"):
         if not getattr(profile, key).strip():
-            yield Detail(key, "is empty")
+            yield Detail(key, "must not be empty")
     for theirs, ours in profile.owners.items():
         if ours not in OWNERS:
             yield Detail(f"owners.{theirs}", f"'{ours}' is not one of {', '.join(OWNERS)}")
     for i, rule in enumerate(profile.rules):
         if not rule.pattern.strip():
-            yield Detail(f"rules[{i}].pattern", "is empty")
+            yield Detail(f"rules[{i}].pattern", "must not be empty")
     yield from _timing_problems(profile.timing)
     for entity in ENTITIES:
         yield from _vocabulary_problems(profile, entity)
@@ -273,7 +273,7 @@ def _vocabulary_problems(profile: Profile, entity: Entity) -> Iterator[Detail]:
         return
     states = vocabulary.states
     if len(set(states)) != len(states):
-        yield Detail(f"{entity}.states", "lists a word twice")
+        yield Detail(f"{entity}.states", "must not list a word twice")
     for word in sorted(set(vocabulary.terminal) - set(states)):
         yield Detail(f"{entity}.terminal", f"'{word}' is not among {entity}.states")
     yield from _word_problems(vocabulary, entity, machine)

@@ -105,7 +105,7 @@ def _check_finished(run: RunRow) -> None:
 def _check_unsafe_checkpoints(
     old: FinishedRun, left: list[StepRow], happened: Mapping[str, bytes | None], repeat: Collection[str]
 ) -> None:
-    """Apply law 2."""
+    """Refuse steps that may have happened and for which the caller has not decided (law 2)."""
     step_of = {step.idx: step for step in left}
     open_marks = [row for row in old.checkpoints if row.unsafe and row.idx in step_of]
     for row in open_marks:

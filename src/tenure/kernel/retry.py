@@ -66,7 +66,7 @@ class Backoff(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     def nominal_seconds(self, n: int) -> float:
         """The delay after the n-th failed attempt, n >= 1."""
         if n < 1:
-            raise ValueError("the first failed attempt has the number 1")
+            raise ValueError("the number of a failed attempt must be at least 1")
         if self.kind == "list":
             seconds = self.seconds[min(n, len(self.seconds)) - 1]
         else:

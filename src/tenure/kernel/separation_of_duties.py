@@ -1,18 +1,18 @@
 """Who is involved in a run and so cannot approve it. docs/separation-of-duties.md has the whole rule.
 Laws:
-1. They are the requester and everybody in `run_spec.involved`: the people who caused the run, changed it, or fed it.
+1. They are the requester and everybody in `run_spec.involved`: the people who started the run, changed it, or sent data to it.
    Where a request comes in, the people are known; the command carries them as `id id`, by person and not by
    credential.
 2. Nobody is ever removed. An approval does not count any more if its approver became involved later.
 3. Ids are opaque and have no blanks. For a client, the people who answer for it are listed too.
 4. If a group is asked, only a person of the directory who belongs to it counts. The single local user of a command
    line is in no directory, and so in no group.
-5. A person and those who created, enrolled or promoted them count as one, until a second administrator confirms that
-   (`LinkedPeople`). This is transitive. All accounts of a local database are one person.
+5. A person and those who created, enrolled or promoted them are treated as the same person, until a second administrator
+   confirms that they are not (`LinkedPeople`). This is transitive. All accounts of a local database are one person.
 6. More people than `INVOLVED_PEOPLE_MAX` are not stored one by one: `MORE_PEOPLE` stands for the rest. Such a run
-   goes on, but nobody can approve it, because nobody knows who is left.
+   continues, but nobody can approve it, because nobody knows who is left.
 7. An external account that is linked to no person may be anybody's: it is involved as `slack:TEAM/USER` or
-   `github:LOGIN`. Such a run goes on, but nobody can approve it, because nobody knows who is a second person.
+   `github:LOGIN`. Such a run continues, but nobody can approve it, because nobody knows who is a second person.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def add_involved_people(d: Draft, context: Context, given: str = "") -> None:
 
 
 class LinkedPeople:
-    """Which people of a tenant count as one (law 5)."""
+    """Which people of a tenant are treated as the same person (law 5)."""
 
     __slots__ = ("_near",)
 
@@ -87,7 +87,7 @@ class LinkedPeople:
                 self._near.setdefault(_known_as(one), set()).add(name)
 
     def linked_with(self, *people: str) -> frozenset[str]:
-        """Everybody who counts as one with any of these people, including themselves."""
+        """These people, and everybody who is treated as the same person as one of them."""
         found = {_known_as(one) for one in people}
         left = list(found)
         while left:
@@ -97,12 +97,12 @@ class LinkedPeople:
         return frozenset(found)
 
     def among(self, who: str, people: Collection[str]) -> str | None:
-        """The first of these people who counts as one with `who`."""
+        """The first of these people who is treated as the same person as `who`."""
         mine = self.linked_with(who)
         return next((one for one in people if _known_as(one) in mine), None)
 
     def apart(self, people: Iterable[str]) -> list[str]:
-        """These people, without those who count as one with an earlier one."""
+        """These people, without those who are treated as the same person as an earlier one."""
         found: list[str] = []
         for one in people:
             if self.among(one, found) is None:
@@ -116,16 +116,18 @@ def _known_as(one: str) -> str:
 
 
 def check_distinct_person(d: Draft, actor: str, people: Collection[str], what: str) -> None:
-    """Refuse a person who is one of these people, or counts as one with them. `what` completes the message: what
-    they may not do, and who may."""
+    """Refuse a person who is, or is treated as, one of these people. `what` completes the message: what they may not
+    do, and who may."""
     one = d.snap.ties(d.run.tenant).among(actor, sorted(people))
     if one == actor:
-        raise TenureError("APPROVER_IS_REQUESTER", f"{actor} caused, changed or fed this run and {what}")
+        raise TenureError(
+            "APPROVER_IS_REQUESTER", f"{actor} started, changed or sent data to this run and {what}"
+        )
     if one is not None:
         raise TenureError(
             "APPROVER_IS_REQUESTER",
-            f"{actor} counts as one with {one}, who caused, changed or fed this run, and {what}, or have a second administrator confirm"
-            " that they are two people",
+            f"{one} started, changed or sent data to this run. {actor} and {one} are treated as the same person until a second"
+            f" administrator confirms otherwise. So {actor} {what}",
         )
 
 
@@ -163,7 +165,7 @@ def may_approve(actor: str, group: str, people: Mapping[str, PersonRow]) -> bool
 
 
 def check_second_approver(d: Draft, actor: str, votes: Sequence[str]) -> None:
-    """Refuse a person who counts as one with an earlier approver (law 5)."""
+    """Refuse a person who is treated as the same person as an earlier approver (law 5)."""
     if actor.startswith(_LOCAL) and any(one.startswith(_LOCAL) and one != actor for one in votes):
         raise TenureError(
             "APPROVER_NOT_ELIGIBLE",
@@ -173,7 +175,7 @@ def check_second_approver(d: Draft, actor: str, votes: Sequence[str]) -> None:
     if one is not None:
         raise TenureError(
             "APPROVER_COUNTED",
-            f"{actor} counts as one with {one}, who has approved already, until a second administrator confirms that they are two people",
+            f"{one} has approved already. {actor} and {one} are treated as the same person until a second administrator confirms otherwise",
         )
 
 

@@ -9,7 +9,7 @@ Laws:
 3. A claim never waits for a locked run. If every chosen run is locked, it asks for more candidates, a bounded number of
    times. It checks each step again under the run's lock. A cached step is valid while its run has the same head.
 4. Where a workflow has all the leases it may have, a claim looks for other steps a bounded number of windows further. The
-   next claim goes on there, and after the end of the queue from its beginning.
+   next claim continues there, and after the end of the queue from its beginning.
 5. A claim for one tenant sees only that tenant's claim queues. A remote runner's claim has a name, and its commit records what was
    granted under that name: a repeated claim gets the same leases and nothing new. A lock on the name decides between two
    simultaneous claims.

@@ -144,7 +144,7 @@ async def _handle_failure(
 
 
 async def _give_up(orchestrator: Orchestrator, row: OutboxRow, refused: TenureError) -> int:
-    """Delete a row that is refused for good: the other run is deleted or finished. A child that cannot be created has failed, and
+    """Delete a row that is refused permanently: the other run is deleted or finished. A child that cannot be created has failed, and
     so have steps whose inputs cannot be made: a command records that, so that no run waits for them."""
     key = (row.run_id, row.seq, row.part)
     if refused.code != "RUN_TERMINAL_STATE":  # that is usual: the other run has ended
@@ -161,7 +161,7 @@ async def _give_up(orchestrator: Orchestrator, row: OutboxRow, refused: TenureEr
 
 
 def _failure(row: OutboxRow, refused: TenureError) -> Command | None:
-    """The command that records the failure of a row that is refused for good; None: no run has to know."""
+    """The command that records the failure of a row that is refused permanently; None: no run has to know."""
     if row.topic == "create" and row.target_id is not None:
         return FinishChild(context=_cause(row), run_id=row.run_id, child_id=row.target_id, outcome="failed")
     if row.topic == "resolve" and refused.code != "RUN_NOT_FOUND":

@@ -41,8 +41,10 @@ class PeriodicTask:
             try:
                 found = await self._look()
             except TenureError as refused:
-                log.warning("round_failed", of=self._name, error=refused.code, message=refused.message)
+                log.warning(
+                    "periodic_task_failed", of=self._name, error=refused.code, message=refused.message
+                )
             except Exception:
-                log.error("round_failed", of=self._name, traceback=traceback.format_exc())
+                log.error("periodic_task_failed", of=self._name, traceback=traceback.format_exc())
             if found < self._most:
                 await asyncio.sleep(self._seconds)

@@ -65,7 +65,7 @@ class ProcessWatch(PeriodicTask):
         answers = await asyncio.gather(*map(self._orchestrator.send, commands), return_exceptions=True)
         for lease, answer in zip(leases, answers, strict=True):
             if isinstance(answer, Exception) and not isinstance(answer, TenureError):
-                log.warning("holder_died_failed", lease=repr(lease), error=repr(answer))
+                log.warning("expire_dead_lease_failed", lease=repr(lease), error=repr(answer))
         freed = sum(answer is True for answer in answers)
         if freed:
             log.warning("dead_worker_freed", worker=row.name, pid=row.pid, leases=freed)

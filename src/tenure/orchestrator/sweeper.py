@@ -61,7 +61,9 @@ class _SetAside(Generic[T]):
     def add(self, lacking: list[T]) -> None:
         room = SET_ASIDE_MAX - len(self._keys)
         if lacking and room > 0:
-            log.warning("set_aside", count=len(lacking), first=repr(lacking[0]), error="PROFILE_NOT_HERE")
+            log.warning(
+                "due_work_skipped", count=len(lacking), first=repr(lacking[0]), error="PROFILE_NOT_HERE"
+            )
             self._keys.update(map(self._key, lacking[:room]))
 
 

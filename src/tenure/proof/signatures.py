@@ -108,7 +108,8 @@ class TrustedKeys:
             raise TenureError("INVALID_INPUT", f"{file} cannot be read: {fault.strerror}") from None
         if len(body) > TRUST_BYTES_MAX:
             raise TenureError(
-                "INVALID_INPUT", f"{file} is too large: a trust file has at most {TRUST_BYTES_MAX} bytes"
+                "INVALID_INPUT",
+                f"{file} is too large: a trust file must have at most {TRUST_BYTES_MAX} bytes",
             )
         return cls.parse(body, roots)
 
@@ -122,7 +123,7 @@ class TrustedKeys:
         if read.format != TRUST_FORMAT or len(ids) > KEYS_MAX or len(set(ids)) != len(ids):
             raise TenureError(
                 "INVALID_INPUT",
-                f"a trust file has the format {TRUST_FORMAT!r}, at most {KEYS_MAX} keys, and each key once",
+                f"a trust file must have the format {TRUST_FORMAT!r}, at most {KEYS_MAX} keys, and each key once",
             )
         return cls(read.keys, None if roots is None else map(key_id, roots))
 

@@ -81,10 +81,10 @@ def parse_checkpoint(note: str | bytes) -> LedgerCheckpoint:
     text, blank, lines = whole.rpartition("\n\n")
     if not blank or not lines.endswith("\n"):
         raise _invalid("it has no signatures")
-    said = text.split("\n")
-    if len(said) < 3 or not all(said):
+    head = text.split("\n")
+    if len(head) < 3 or not all(head):
         raise _invalid("its first three lines must be origin, size and root")
-    origin, size, root, *more = said
+    origin, size, root, *more = head
     if not _ORIGIN.fullmatch(origin):
         raise _invalid("its first line is not an origin: an origin has no blanks and no +")
     if not _NUMBER.fullmatch(size):

@@ -129,9 +129,11 @@ class SlackCardPublisher:
         try:
             await self._bring_up_to_date(card, view, _settings(hook))
         except (SlackRefused, TenureError, RequestNotSent, ResponseLost) as fault:
-            said = fault.code if isinstance(fault, TenureError) else str(fault)
-            log.warning("card_failed", tenant=taken.tenant, approval=view.id, tries=taken.tries, error=said)
-            card.error = said[:ERROR_CHARS_MAX]
+            problem = fault.code if isinstance(fault, TenureError) else str(fault)
+            log.warning(
+                "card_failed", tenant=taken.tenant, approval=view.id, tries=taken.tries, error=problem
+            )
+            card.error = problem[:ERROR_CHARS_MAX]
             if view.status == "requested" or card.ts is not None or isinstance(fault, ResponseLost):
                 wait = fault.retry_after if isinstance(fault, SlackRefused) else 0.0
                 again_us = us(max(DELAYS_SECONDS[min(taken.tries, len(DELAYS_SECONDS)) - 1], wait))
@@ -170,12 +172,12 @@ class SlackCardPublisher:
         if thread:
             method, body["ts"] = "conversations.replies", thread["thread_ts"]
         try:
-            said = await self._request(settings, row.tenant, method, body)
+            reply = await self._request(settings, row.tenant, method, body)
         except SlackRefused as refused:
             if refused.error in UNREADABLE:
                 return None
             raise
-        messages = said.get("messages")
+        messages = reply.get("messages")
         for one in messages if isinstance(messages, list) else ():
             if isinstance(one, dict) and one.get("metadata") == mark:
                 return str(one.get("ts"))
@@ -197,10 +199,10 @@ class SlackCardPublisher:
             headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json; charset=utf-8"},
             content=b"" if reads else msgspec.json.encode(body),
         )
-        said = answer.json()
-        if answer.status == 200 and isinstance(said, dict) and said.get("ok") is True:
-            return said
-        error = said.get("error") if isinstance(said, dict) else None
+        reply = answer.json()
+        if answer.status == 200 and isinstance(reply, dict) and reply.get("ok") is True:
+            return reply
+        error = reply.get("error") if isinstance(reply, dict) else None
         waits = answer.headers.get("retry-after", "")
         raise SlackRefused(
             error if isinstance(error, str) and error.isidentifier() else f"HTTP {answer.status}",

@@ -82,12 +82,12 @@ class _FollowedSubscription:
         self.reached = row.pos
         self.written_at = time.monotonic()
 
-    def wants(self, news: Notification) -> bool:
-        told = news.item
+    def wants(self, notification: Notification) -> bool:
+        item = notification.item
         return (
-            told.tenant == self.row.tenant
-            and (not self.types or news.type in self.types)
-            and (self.row.workflow is None or told.workflow == self.row.workflow)
+            item.tenant == self.row.tenant
+            and (not self.types or notification.type in self.types)
+            and (self.row.workflow is None or item.workflow == self.row.workflow)
         )
 
 
@@ -204,17 +204,17 @@ class WebhookDispatcher:
                     one.row.tenant,
                     one.row.id,
                     row.pos,
-                    news.part,
-                    news.item.run_id,
-                    news.type,
-                    encode_event(news, row.at),
+                    notification.part,
+                    notification.item.run_id,
+                    notification.type,
+                    encode_event(notification, row.at),
                     row.at,
                     row.at,
                 )
                 for row, notifications in found
                 if row.pos > one.reached
-                for news in notifications
-                if one.wants(news)
+                for notification in notifications
+                if one.wants(notification)
             ]
             one.reached = last
             if not notices and time.monotonic() - one.written_at < ADVANCE_SECONDS:

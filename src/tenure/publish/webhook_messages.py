@@ -61,25 +61,29 @@ class CloudEvent(msgspec.Struct, kw_only=True):
     data: WebhookEventData
 
 
-def encode_event(news: Notification, at_us: int) -> bytes:
+def encode_event(notification: Notification, at_us: int) -> bytes:
     """A notification as it is sent. Its id is unique within its run: a feed position would reveal the activity of other tenants."""
-    item = news.item
+    item = notification.item
     skipped = [{"name": name, "reason": CONDITION_FALSE} for name in item.skipped] or None
     more: dict[str, dict[str, Any]] = {
-        STATUS_CHANGED: {"status": news.word, "state": item.status},
+        STATUS_CHANGED: {"status": notification.word, "state": item.status},
         STEP_COMPLETED: {"step": item.steps, "skipped": skipped},
-        PROPOSAL_CREATED: {"proposal_id": news.question},
-        APPROVAL_REQUESTED: {"approval_id": news.question},
-        APPROVAL_REMINDER: {"approval_id": news.question},
+        PROPOSAL_CREATED: {"proposal_id": notification.question},
+        APPROVAL_REQUESTED: {"approval_id": notification.question},
+        APPROVAL_REMINDER: {"approval_id": notification.question},
     }
     event = CloudEvent(
-        id=f"{news.run}-{item.seq}-{news.type}" + (f"-{news.no}" if news.no else ""),
+        id=f"{notification.run}-{item.seq}-{notification.type}"
+        + (f"-{notification.no}" if notification.no else ""),
         source=f"/tenure/{item.tenant}",
-        type=news.type,
-        subject=news.run,
+        type=notification.type,
+        subject=notification.run,
         time=datetime.fromtimestamp(at_us / 1e6, UTC),
         data=WebhookEventData(
-            run_id=news.run, workflow=item.workflow, profile=item.profile, **more.get(news.type, {})
+            run_id=notification.run,
+            workflow=item.workflow,
+            profile=item.profile,
+            **more.get(notification.type, {}),
         ),
     )
     return msgspec.json.encode(event)

@@ -52,7 +52,7 @@ async def read_cost_report(
 ) -> CostReport:
     """What a tenant's runs have spent in the days from `since` (a month ago) to `until` (today)."""
     if by not in COST_GROUPINGS:
-        raise TenureError("INVALID_INPUT", f"costs are not added up by {by[:40]!r}", (Detail("by", f"is one of {', '.join(COST_GROUPINGS)}"),))  # fmt: skip
+        raise TenureError("INVALID_INPUT", f"costs are not added up by {by[:40]!r}", (Detail("by", f"must be one of {', '.join(COST_GROUPINGS)}"),))  # fmt: skip
     last = max(_day("until", until or now), _BEGIN)
     first = max(_day("since", since) if since is not None else last - timedelta(days=DAYS_DEFAULT), _BEGIN)
     rows: list[CostTotal] = await store.read(

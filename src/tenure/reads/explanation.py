@@ -56,7 +56,7 @@ async def explain_run(store: Store, run: RunRow, spec: RunSpecRow) -> Explanatio
     if run.parked is not None:
         return _explain(
             "parked",
-            f"It is parked, because no worker's code fits: {run.parked.rstrip('.')}. Start a worker with code that fits it: the"
+            f"It is parked, because no worker has this version: {run.parked.rstrip('.')}. Start a worker with code that fits it: the"
             " code it began with, or the new code with the change behind `tenure.patched(...)`, or, for a new version,"
             f" `accepts=[{run.code_version!r}]` on the workflow. Then: tenure runs unpause {ids.run_text(run.id)}",
         )

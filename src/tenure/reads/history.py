@@ -3,7 +3,7 @@
 Laws:
 1. An event is shown from its own contents, except the names of steps and waits: an event has only their numbers.
 2. A failed attempt is read from events and their payloads, because a step's row knows only its last attempt. The last attempt
-   of a step that has failed for good is not included: the step itself shows it.
+   of a step that has finally failed is not included: the step itself shows it.
 3. A step's key is its name in the list of steps. A checkpoint has attempts too, but no leases of its own.
 """
 
@@ -216,14 +216,14 @@ async def _checkpoint_attempts(
         if one.step == row.name and one.attempt < row.tries
     ]
     meta = parse_meta(row.meta)
-    said = decode_payload(bodies.get(row.output_ref or 0)) if row.state == "failed" else None
+    body = decode_payload(bodies.get(row.output_ref or 0)) if row.state == "failed" else None
     last = Attempt(
         n=row.tries,
         state={"started": "running", "done": "succeeded"}.get(row.state, "failed"),
         started_at=to_datetime(row.at - (meta.us or 0)),
         ended_at=None if row.state == "started" else to_datetime(row.at),
         reason="done" if row.state == "done" else row.error,
-        message="" if said is None else str(said),
+        message="" if body is None else str(body),
         costs=total_step_costs(meta.costs),
     )
     return [*tried, last]
@@ -238,7 +238,7 @@ async def read_checkpoints(store: Store, run_id: int) -> list[Checkpoint]:
 
 
 def _to_checkpoint(row: CheckpointRow, names: dict[int, str], bodies: dict[int, bytes]) -> Checkpoint:
-    meta, said = parse_meta(row.meta), decode_payload(bodies.get(row.output_ref or 0))
+    meta, body = parse_meta(row.meta), decode_payload(bodies.get(row.output_ref or 0))
     failed = row.state == "failed"
     return Checkpoint(
         key=row.name,
@@ -256,6 +256,6 @@ def _to_checkpoint(row: CheckpointRow, names: dict[int, str], bodies: dict[int, 
         costs=total_step_costs(meta.costs),
         code=row.error,
         input=decode_payload(bodies.get(row.input_ref or 0)),
-        output=None if failed else said,
-        error=said if failed else None,
+        output=None if failed else body,
+        error=body if failed else None,
     )

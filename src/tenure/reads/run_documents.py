@@ -152,11 +152,11 @@ def _run(rows: _Rows) -> RunDocument:
     )
 
 
-def _error(run: RunRow, said: Any) -> str | None:
+def _error(run: RunRow, body: Any) -> str | None:
     """The code of a run that has failed, and its message if there is one."""
     if run.finished_at is None or run.status == "succeeded":
         return None
-    return str(run.reason) if said is None else f"{run.reason}: {said}"
+    return str(run.reason) if body is None else f"{run.reason}: {body}"
 
 
 def _current(rows: _Rows) -> str | None:
@@ -212,7 +212,7 @@ def _step(rows: _Rows, step: StepRow) -> StepDocument:
 
 def _checkpoint(rows: _Rows, row: CheckpointRow) -> CheckpointDocument:
     meta = parse_meta(row.meta)
-    said = rows.body(row.output_ref)
+    body = rows.body(row.output_ref)
     failed = row.state == "failed"
     tokens = TokensDocument(meta.tokens_in, meta.tokens_out) if meta.tokens_in or meta.tokens_out else None
     return CheckpointDocument(
@@ -220,8 +220,8 @@ def _checkpoint(rows: _Rows, row: CheckpointRow) -> CheckpointDocument:
         agent=meta.agent or "",
         status={"started": "running", "done": "completed", "failed": "failed"}[row.state],
         input=rows.body(row.input_ref),
-        output=None if failed else said,
-        error=None if not failed else str(row.error) if said is None else f"{row.error}: {said}",
+        output=None if failed else body,
+        error=None if not failed else str(row.error) if body is None else f"{row.error}: {body}",
         timestamp=to_datetime(row.at),
         resumable=row.resumable,
         idempotent=row.idempotent,

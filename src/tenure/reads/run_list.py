@@ -76,7 +76,7 @@ def check_status(status: str | None, field: str = "status") -> None:
         raise TenureError(
             "INVALID_INPUT",
             f"{status!r} is not a status of a run",
-            (Detail(field, f"is one of {', '.join(RUN.states)}"),),
+            (Detail(field, f"must be one of {', '.join(RUN.states)}"),),
         )
 
 

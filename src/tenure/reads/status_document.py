@@ -87,7 +87,7 @@ def _current(
     attempts: list[AttemptRow],
     asked: list[ApprovalDetail],
 ) -> str | None:
-    """See law 3. For a code-first run it is the newest checkpoint: people do not see its body as a step."""
+    """The step to show (law 3). For a code-first run it is the newest checkpoint: its body is not shown as a step."""
     known = [step for step in steps if step.kind != "body"]
     newest = max(checkpoints, key=lambda row: (row.no, row.at), default=None)
     line = None if newest is None else newest.name
@@ -107,7 +107,6 @@ def _current(
 
 
 async def _error(store: Store, run: RunGlance) -> str | None:
-    """See law 2."""
     if run.finished_at is None or run.status == "succeeded":
         return None
     reason = run.reason or "INTERNAL_ERROR"

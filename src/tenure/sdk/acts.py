@@ -1,12 +1,12 @@
 """Acts of a workflow: the code requests them, and a governor does them.
 
 Laws:
-1. A replay finds an act by its receipt: one that was done or has failed for good is not requested again. A failure before there is a
+1. A replay finds an act by its receipt: one that was done or has finally failed is not requested again. A failure before there is a
    receipt is recorded as a checkpoint, so that a replay sees the same.
 2. An act begins only when everything its run recorded before is durable.
 3. When a policy or people refuse an act, the run has ended: the code cannot catch it.
 4. A call whose deadline passed before it was sent is tried again: under this lease as often as the act's retries allow, then this
-   attempt fails and the next one goes on (within the attempts of the run's step).
+   attempt fails and the next one continues (within the attempts of the run's step).
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ActCalls:
             )
 
     async def _wait_for_next_try(self, request: ActRequest, recorded: ReplayCheckpoint) -> int:
-        """Wait until a recorded act may be tried again, and return its tries so far. Raises its error if it has failed for good."""
+        """Wait until a recorded act may be tried again, and return its tries so far. Raises its error if it has finally failed."""
         if recorded.error == CANCELED_BY_CODE and not recorded.tries:
             await self._waits.block()
         if recorded.next_at is None:
@@ -124,7 +124,7 @@ class ActCalls:
         return recorded.tries
 
     async def _repeat(self, request: ActRequest, tries: int) -> Any:
-        """Ask the governor until the act is done or has failed for good."""
+        """Ask the governor until the act is done or has finally failed."""
         request = replace(request, fresh=not self._replay_log)
         late = 0
         busy = sum(label.startswith(f"{request.label}{INNER_KEY_MARK}") for label in self._replay_log.waits)

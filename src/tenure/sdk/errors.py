@@ -18,7 +18,7 @@ class Failure(Exception):
 
 
 class StepFailed(Exception):
-    """A step failed for good: its error is not retryable, or no tries are left. A replay raises the same."""
+    """A step failed finally: its error is not retryable, or no tries are left. A replay raises the same."""
 
     def __init__(self, step: str, code: str, message: str, tries: int) -> None:
         self.step = step
@@ -28,7 +28,7 @@ class StepFailed(Exception):
         super().__init__(self.describe("" if code == "STEP_FAILED" else f" with {code}"))
 
     def describe(self, code: str = "") -> str:
-        """What happened, in a sentence. The code is left out by default: it is usually shown beside it."""
+        """What happened, in a sentence. The code is left out by default: it is usually shown next to it."""
         often = "" if self.tries == 1 else f" after {self.tries} tries"
         return f"step {self.step!r} failed{often}{code}: {self.message}"
 
@@ -64,7 +64,7 @@ class ChildFailed(TenureError):
 
 
 class ActionFailed(TenureError):
-    """An action failed for good, and is known not to have happened. A replay raises the same."""
+    """An action failed finally, and is known not to have happened. A replay raises the same."""
 
     def __init__(self, action: str, code: str, message: str) -> None:
         self.action = action

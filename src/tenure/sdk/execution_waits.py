@@ -486,7 +486,7 @@ class ExecutionWaits:
             self._journal.end(HandedOver("the worker is stopping"))
 
     async def _suspend(self, branches: int) -> None:
-        # Code that awaits a branch that has just ended goes on in one of these turns.
+        # Code that awaits a branch that has just ended continues in one of these turns.
         for _ in range(TURNS_OF_A_WAKE_UP):
             await asyncio.sleep(0)
         if self._branches > branches or self.busy:

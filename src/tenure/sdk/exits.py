@@ -34,7 +34,7 @@ class ReplayMismatch(ExecutionExit):
 
 
 class Restart(ExecutionExit):
-    """The run ends and goes on as a new run with this input."""
+    """The run ends and continues as a new run with this input."""
 
     def __init__(self, input_: bytes) -> None:
         self.input = input_

@@ -79,7 +79,7 @@ def approve(
     within: Duration | None = None,
     show: Any = None,
 ) -> Coroutine[Any, Any, ApprovalDecision]:
-    """Ask people for approval and wait for their decision. `show` is shown beside the question. With a `group`, only its members may
+    """Ask people for approval and wait for their decision. `show` is shown with the question. With a `group`, only its members may
     decide.
 
     Raises ApprovalRejected or ApprovalExpired, which fail the run if the code does not catch them.
@@ -108,7 +108,7 @@ async def _approve(scope: CallScope, key: str, spec: ApprovalSpec, show: Any) ->
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """A proposal. The run goes on, and people decide about it later."""
+    """A proposal. The run continues, and people decide about it later."""
 
     run_id: str
     no: int
@@ -351,7 +351,7 @@ def start(
     on_close: Literal["cancel", "leave", "wait"] = "cancel",
     **kwargs: Any,
 ) -> Coroutine[Any, Any, ChildHandle[Any]]:
-    """Start a run of another workflow; `await child.result()` waits for it. The code goes on before the child is durable, so that many
+    """Start a run of another workflow; `await child.result()` waits for it. The code continues before the child is durable, so that many
     children are started in one commit, but no step, act or wait begins before that. If the store refuses the child (a limit), the run fails.
 
     `on_close` says what happens to the child if this run ends first: it is canceled, left alone, or waited for.

@@ -187,7 +187,7 @@ class StepCalls:
         await self._waits.barrier()
 
     async def _wait_for_next_try(self, key: str, known: ReplayCheckpoint) -> int:
-        """Wait until a recorded step may be tried again, and return its tries so far. Raises its error if it has failed for good."""
+        """Wait until a recorded step may be tried again, and return its tries so far. Raises its error if it has finally failed."""
         journal, waits = self._journal, self._waits
         if known.state == "started":
             journal.leave(ResumeFailed(f"step {key!r} has started, and its outcome is not known"))

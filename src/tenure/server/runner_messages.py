@@ -116,8 +116,8 @@ class RunnerMessages:
             except Exception as fault:
                 answers[at] = refused = _refuse(fault)
                 if refused.error is not None and refused.error.retryable:
-                    for behind in places[place + 1 :]:
-                        answers[behind] = refused
+                    for later in places[place + 1 :]:
+                        answers[later] = refused
                     return
 
     def _check_token(self, who: Principal, key: LeaseKey, token: str) -> LeaseCredential:

@@ -84,7 +84,7 @@ class StartableWorkflow(msgspec.Struct, frozen=True, kw_only=True):
                 Detail(f"input.{name}", f"{self.name} has no such input; its inputs: {has}")
                 for name in sorted(given.keys() - self.names)[:PROBLEMS_MAX]
             ),
-            *(Detail(f"input.{name}", "it is required") for name in sorted(self.required - given.keys())),
+            *(Detail(f"input.{name}", "is required") for name in sorted(self.required - given.keys())),
         )
         raise TenureError("INVALID_INPUT", f"{details[0].path}: {details[0].problem}", details)
 

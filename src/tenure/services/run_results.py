@@ -54,13 +54,13 @@ class RunOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def await_result(
-    scope: Scope, run_id: str, wait: float, looks: StatusBatcher, stopping: asyncio.Event
+    scope: Scope, run_id: str, wait: float, status_batcher: StatusBatcher, stopping: asyncio.Event
 ) -> RunOutput | UnfinishedRun | RunFailure:
     """The result of a run, or its status after `wait` seconds or when `stopping` is set."""
     deadline = asyncio.get_running_loop().time() + wait
     number, is_restart = ids.run_int(run_id), False
     while True:
-        glance = await _wait_for_end(scope, number, deadline, looks, stopping, is_restart=is_restart)
+        glance = await _wait_for_end(scope, number, deadline, status_batcher, stopping, is_restart=is_restart)
         if glance is None or glance.status not in CLOSED_RUN:
             return UnfinishedRun(
                 id=ids.run_text(number), status="queued" if glance is None else glance.status
@@ -80,7 +80,7 @@ async def _wait_for_end(
     scope: Scope,
     number: int,
     deadline: float,
-    looks: StatusBatcher,
+    status_batcher: StatusBatcher,
     stopping: asyncio.Event,
     *,
     is_restart: bool,
@@ -91,7 +91,7 @@ async def _wait_for_end(
         while True:
             glance: RunGlance | None = None
             try:
-                glance = await looks.at(number, scope.tenant)
+                glance = await status_batcher.at(number, scope.tenant)
             except TenureError as refused:
                 if not is_restart or refused.code != "RUN_NOT_FOUND":
                     raise
@@ -104,7 +104,6 @@ async def _wait_for_end(
 
 
 def _failure(glance: RunGlance, cause: Any) -> RunFailure:
-    """See law 3."""
     reason = glance.reason or "STEP_FAILED"
     reason = _API_CODES.get(reason, reason)
     code = reason if reason in CODES else "STEP_FAILED"

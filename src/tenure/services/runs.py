@@ -300,11 +300,11 @@ class Runs(Service):
             merge=True,
             involved=involved,
         )
-        said = await self._scope.send(command)
+        result = await self._scope.send(command)
         return RunMetadata(
             id=run_id,
-            labels=msgspec.json.decode(said["labels"]),
-            metadata=msgspec.json.decode(said["metadata"]),
+            labels=msgspec.json.decode(result["labels"]),
+            metadata=msgspec.json.decode(result["metadata"]),
         )
 
     async def revoke_lease(

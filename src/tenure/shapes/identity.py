@@ -187,4 +187,4 @@ def check_version_named(kind: str, revision: int | None, version: str | None, di
         problem = (
             f"name the {marks} of the {kind} that you looked at ({options}); `tenure {group} show` prints it"
         )
-        raise TenureError("INVALID_INPUT", problem, tuple(Detail(word, "is needed") for word in missing))
+        raise TenureError("INVALID_INPUT", problem, tuple(Detail(word, "is required") for word in missing))

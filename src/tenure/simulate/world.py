@@ -164,7 +164,7 @@ class World:
         if rng.random() >= self.faults.skewed:
             return 0
         seconds = _draw_skew(rng)
-        self.note(name, f"its clock is {seconds:.3f} s off for good")
+        self.note(name, f"its clock is {seconds:.3f} s off permanently")
         return int(seconds * SECOND_US)
 
     def serve(self, process: Process) -> None:

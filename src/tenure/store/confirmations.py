@@ -3,9 +3,9 @@
 Laws:
 1. A row that can be confirmed has a list, `unconfirmed`: the people who have created or changed it since the last
    confirmation, as `id id`. They are involved in the runs that are started through it (`kernel.separation_of_duties`); if the
-   row is a person, they count as one with that person.
-2. A confirmation removes everybody from the list who does not count as one with the person who confirms. Nobody confirms
-   their own work, their own row, or the row of a person who counts as one with them. The ties of the row itself do not count:
+   row is a person, they are treated as the same person as that person.
+2. A confirmation removes everybody from the list who is not treated as the same person as the person who confirms. Nobody
+   confirms their own work, their own row, or the row of a person who is treated as the same person. Links of the row itself are ignored:
    otherwise two administrators who have both changed a person could not confirm each other.
 3. A confirmation names what was looked at: the revision, or the digest of a workflow's version. Another one is CHANGED_MEANWHILE.
 4. A confirmation and its line in the tenant's admin chain are one transaction. The installation's operator and the owner of the
@@ -116,8 +116,8 @@ class ConfirmationRecords:
             )
             raise TenureError(
                 "SECOND_PERSON_NEEDED",
-                f"{self._by.actor} has created or changed this {what}, or counts as one with a person who did:"
-                f" another person has to confirm it{how}",
+                f"{self._by.actor}, or somebody who is treated as the same person, has created or changed this {what}:"
+                f" another person must confirm it{how}",
             )
         return left
 

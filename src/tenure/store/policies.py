@@ -7,7 +7,7 @@ Laws:
    and every later one sees it.
 3. Activating a version, and thawing a scope, takes two different people: the first proposes, the second agrees. The
    proposer must then still be an admin. Two people who count as one (`kernel.separation_of_duties`, law 5) do not suffice.
-4. A tenant without people has no second person: the installation does both, and its lines say so. This ends for good when
+4. A tenant without people has no second person: the installation does both, and its lines say so. This ends permanently when
    the first person is created.
 """
 
@@ -310,7 +310,7 @@ def _is_second(
     tenant: str, first: str | None, person: str, what: str, *, may_propose: bool
 ) -> Transaction[bool]:
     """Whether a person is the second to agree (law 3): the first one is still an admin. Else the person proposes. Refuses who
-    may not do that, and a second person who is the first or counts as one with them."""
+    may not do that, and a second person who is the first, or is treated as the same person."""
     roles = yield from _roles(tenant, person)
     if first is None or "admin" not in (yield from _roles(tenant, first)):
         if not may_propose or "admin" not in roles:

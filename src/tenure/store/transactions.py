@@ -1,7 +1,7 @@
-"""Small transactions beside the runs.
+"""Transactions on rows that belong to no run.
 
 Laws:
-1. Each operation is one small transaction of its own, with the store's time. None writes a run's rows.
+1. Each operation is one transaction of its own, with the store's time. None writes a run's rows.
 2. If a row is no longer in the state that an operation expects, the operation writes nothing and returns that outcome.
 3. After a commit of unknown fate the caller gets STORE_UNAVAILABLE and may repeat the operation: a repeated registration
    changes nothing, schedules name the revision they expect, and a log line may be written twice.

@@ -164,7 +164,7 @@ class LabRun(RunHandle[R], Generic[R]):
 
 
 class Lab:
-    """See the laws above. An async context manager.
+    """An async context manager.
 
     `workers` workers serve the definitions, or else everything that decorators have registered. `url` is the database; a new SQLite file
     by default. `check=False` skips the doctor at the end. `connectors` do the actions of runs, and `policy` is the text of their policy.

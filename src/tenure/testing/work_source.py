@@ -206,12 +206,12 @@ class LabWorkSource(LocalWorkSource):
                 return leases
             self.looked[worker] = number
             woken = asyncio.ensure_future(event.wait())
-            news = asyncio.ensure_future(self.store.wait_for_work(LOOK_SECONDS))
+            new_work = asyncio.ensure_future(self.store.wait_for_work(LOOK_SECONDS))
             try:
-                await asyncio.wait((woken, news), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((woken, new_work), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 woken.cancel()
-                news.cancel()
+                new_work.cancel()
 
     def submit(self, message: LeaseCommand) -> asyncio.Future[LeaseReply]:
         worker = message.context.actor.removeprefix("worker:")

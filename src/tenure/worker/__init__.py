@@ -1,4 +1,4 @@
-"""Workers: take leases, run workflows, tools and commands under them, and say how it went."""
+"""Workers: work sources (local and remote), lease sessions, heartbeats, isolation, and the runner protocol."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class RunningMessage(RunnerMessage, kw_only=True, frozen=True):
 
 
 class HeartbeatMessage(RunnerMessage, kw_only=True, frozen=True):
-    """The work goes on. With `seq` 0 it only extends the lease."""
+    """The work continues. With `seq` 0 it only extends the lease."""
 
     seq: int = 0
     progress: str = ""
@@ -274,7 +274,7 @@ class CompleteMessage(RunnerMessage, kw_only=True, frozen=True):
     last: CheckpointMessage | None = None
     """A checkpoint to record in the same commit, before the end."""
     restart: ChildRun | None = None
-    """For a body: the run goes on as this new run."""
+    """For a body: the run continues as this new run."""
 
 
 class FailMessage(RunnerMessage, kw_only=True, frozen=True):

@@ -17,7 +17,7 @@ _Job = tuple["Future[Any]", Callable[[], Any]]
 
 
 class ThreadPool:
-    """See the laws above. It is used from the loop's thread only."""
+    """It is used from the loop's thread only."""
 
     def __init__(self, most: int, name: str) -> None:
         self.most = most

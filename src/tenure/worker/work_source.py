@@ -152,7 +152,7 @@ class WorkSource(ABC):
 
     def _add_line(self, lease: Lease, line: LogLineRow) -> None:
         if self._lines_waiting >= LOG_LINES_WAITING_MAX:
-            return  # the database or the server cannot keep up: lines are dropped, and work goes on
+            return  # the database or the server cannot keep up: lines are dropped, and work continues
         self._lines_waiting += 1
         self._buffer_line(lease, line)
         if self._flushing is None or self._flushing.done():

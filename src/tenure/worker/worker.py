@@ -79,7 +79,7 @@ CANCEL_SHARE = 0.5
 
 
 class Worker:
-    """See the laws above. An async context manager, or `start` and `stop`."""
+    """An async context manager, or `start` and `stop`."""
 
     def __init__(
         self,

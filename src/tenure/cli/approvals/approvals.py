@@ -115,8 +115,8 @@ def approve(
     as_json: AsJson = False,
 ) -> None:
     """Approve. People who are involved in the run cannot approve it, and nobody counts twice."""
-    said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
-    _answer("approve", run, said, db, tenant, as_json)
+    fields = {"no": no, "digest": digest, "revision": revision, "reason": reason}
+    _answer("approve", run, fields, db, tenant, as_json)
 
 
 @app.command()
@@ -131,8 +131,8 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Reject. A single rejection decides."""
-    said = {"no": no, "digest": digest, "revision": revision, "reason": reason}
-    _answer("reject", run, said, db, tenant, as_json)
+    fields = {"no": no, "digest": digest, "revision": revision, "reason": reason}
+    _answer("reject", run, fields, db, tenant, as_json)
 
 
 def _refuse_second_vote(asked: list[Approval], no: int | None) -> None:
@@ -145,11 +145,11 @@ def _refuse_second_vote(asked: list[Approval], no: int | None) -> None:
             )
 
 
-def _complete_digest(asked: list[Approval], run: str, said: dict[str, Any]) -> None:
+def _complete_digest(asked: list[Approval], run: str, fields: dict[str, Any]) -> None:
     """Replace the first digits of a digest by the whole, and require one if the approval is bound to a digest."""
-    given = str(said["digest"]).lower()
+    given = str(fields["digest"]).lower()
     for one in asked:
-        if one.status != "requested" or said["no"] not in (None, one.no) or not one.digest:
+        if one.status != "requested" or fields["no"] not in (None, one.no) or not one.digest:
             continue
         if not given:
             raise TenureError(
@@ -158,16 +158,16 @@ def _complete_digest(asked: list[Approval], run: str, said: dict[str, Any]) -> N
                 f"--digest {one.digest[:DIGEST_DIGITS]} if it is the same",
             )
         if len(given) >= DIGEST_DIGITS and one.digest.startswith(given):
-            said["digest"] = one.digest
+            fields["digest"] = one.digest
 
 
-def _answer(verb: str, run: str, said: dict[str, Any], db: str | None, tenant: str, as_json: bool) -> None:
+def _answer(verb: str, run: str, fields: dict[str, Any], db: str | None, tenant: str, as_json: bool) -> None:
     async def call(backend: Backend) -> str:
         asked = await backend.approvals.list(run)
         if verb == "approve":
-            _refuse_second_vote(asked, said["no"])
-        _complete_digest(asked, run, said)
-        status: str = await getattr(backend, verb)(run, approver=caller_id(), **said)
+            _refuse_second_vote(asked, fields["no"])
+        _complete_digest(asked, run, fields)
+        status: str = await getattr(backend, verb)(run, approver=caller_id(), **fields)
         return status
 
     status = call_backend(db, tenant, call, changes=True)

@@ -67,15 +67,15 @@ class ApprovalPrompt:
             if text is None:
                 self._say("another person has answered")
                 return
-            said = text.strip().lower()
-            if said in _YES:
+            answer = text.strip().lower()
+            if answer in _YES:
                 await self._decide(question, "approve", None)
                 return
-            if said in _NO:
+            if answer in _NO:
                 why = await self._prompt(question, "Why? [Enter: no reason] ")
                 await self._decide(question, "reject", (why or "").strip() or None)
                 return
-            if not said:
+            if not answer:
                 bound = f" --digest {question.digest[:12]}" if question.digest else ""
                 self._say(f"later: tenure approvals approve {question.run_id} --no {question.no}{bound}")
                 return
@@ -97,10 +97,10 @@ class ApprovalPrompt:
         self._console.print(safe_text(text), soft_wrap=True)
 
     async def _decide(self, question: Approval, verb: str, reason: str | None) -> None:
-        said: dict[str, Any] = {"digest": question.digest, "revision": question.revision, "reason": reason}
+        fields: dict[str, Any] = {"digest": question.digest, "revision": question.revision, "reason": reason}
         decide = self._backend.approve if verb == "approve" else self._backend.reject
         try:
-            status = await decide(question.run_id, approver=self._approver, no=question.no, **said)
+            status = await decide(question.run_id, approver=self._approver, no=question.no, **fields)
         except TenureError as refused:
             self._say(f"{refused.code}: {refused.message}. {remedy_for(refused)}")
             return

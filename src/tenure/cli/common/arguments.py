@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -94,17 +93,6 @@ def parse_pairs(given: list[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"'{text}' is not key=value")
         found[key] = value
     return found
-
-
-def one_of(known: Collection[str]) -> Callable[[str], str]:
-    """A callback that refuses every value but the known ones."""
-
-    def check(given: str) -> str:
-        if given not in known:
-            raise typer.BadParameter(f"'{given}' is not one of {', '.join(known)}")
-        return given
-
-    return check
 
 
 def read_bytes(file: Path, most: int = -1) -> bytes:

@@ -50,7 +50,7 @@ async def open_backend(
     make: bool = False,
     signing_key: str | None = None,
 ) -> AsyncIterator[Backend]:
-    """See the laws above. Without `changes` the database may be read-only."""
+    """Without `changes` the database may be read-only."""
     if (server := server_address(db)) is not None:
         from tenure.client import Client
 

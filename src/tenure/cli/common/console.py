@@ -103,8 +103,8 @@ def _yaml(value: Any) -> str:
     class Dumper(yaml.SafeDumper):
         pass
 
-    def text(dumper: yaml.SafeDumper, said: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", said, style="|" if "\n" in said else None)
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
 
     Dumper.add_representer(str, text)
     return str(

@@ -170,10 +170,10 @@ async def _ask(console: Console, question: Approval) -> DemoApproval:
         text = await read_line()
         if not text:
             raise EOFError("the terminal was closed")
-        said = text.strip().lower()
-        if said in ("", "y", "yes"):
+        answer = text.strip().lower()
+        if answer in ("", "y", "yes"):
             return DemoApproval(True, "you")
-        if said in ("n", "no"):
+        if answer in ("n", "no"):
             return DemoApproval(False, "you", "said at the terminal")
 
 

@@ -116,7 +116,7 @@ def dev(
             if changed is None and ended is not None:
                 if not reload or (first and ended == NO_DATABASE):
                     raise typer.Exit(1 if ended == NO_DATABASE else ended)
-                warn("it has ended; waiting for a change")
+                warn("the server process exited; waiting for a file change")
                 changed = files.wait()
             if changed is not None:
                 warn(f"{changed} changed: restarting", "cyan")

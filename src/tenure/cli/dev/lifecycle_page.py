@@ -41,7 +41,7 @@ def profile_traits(profile: Profile) -> list[str]:
     """The choices of a profile besides words and figures, as sentences."""
     recovery = {
         "requeue": "A step whose worker is lost goes back to the queue.",
-        "resume_or_fail": "A step whose worker is lost goes on from its checkpoints, or fails.",
+        "resume_or_fail": "A step whose worker is lost continues from its checkpoints, or fails.",
     }[profile.recovery]
     return [
         recovery,
@@ -85,10 +85,10 @@ def word_rows(profile: Profile, entity: Entity) -> Iterator[tuple[str, str]]:
         if isinstance(given, str):
             yield state, given
         elif given.by_attempt:
-            said = ", ".join(
+            conditions = ", ".join(
                 f"{word} after an attempt that {outcome}" for outcome, word in given.by_attempt.items()
             )
-            yield state, f"{said}; else the last word"
+            yield state, f"{conditions}; else the last word"
         else:
             yield state, "(keeps the last word)"
 

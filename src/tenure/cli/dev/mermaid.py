@@ -48,8 +48,8 @@ def _body(
     lines = [f'{indent}state "{word}" as {_id(prefix, word)}' for word in words] if prefix else []
     lines += [f"{indent}[*] --> {_id(prefix, word)}" for word in first]
     for source, target, label in arrows:
-        said = _UNSAFE.sub("", label).strip()
-        lines.append(f"{indent}{_id(prefix, source)} --> {_id(prefix, target)}{f': {said}' if said else ''}")
+        text = _UNSAFE.sub("", label).strip()
+        lines.append(f"{indent}{_id(prefix, source)} --> {_id(prefix, target)}{f': {text}' if text else ''}")
     lines += [f"{indent}{_id(prefix, word)} --> [*]" for word in words if word in set(last)]
     return lines
 

@@ -87,13 +87,13 @@ def show(
         from tenure.govern.ledger.tenant_ledger import TenantLedger
         from tenure.proof.ledger_leaves import leaf_facts, leaf_problem
 
-        book = TenantLedger(engine.store, name)
-        size, newest = await book.size(), await book.newest()
+        ledger = TenantLedger(engine.store, name)
+        size, newest = await ledger.size(), await ledger.newest()
         found = await engine.store.read("leaves_after", name, size - 1 - LEAVES_SHOWN, LEAVES_SHOWN)
         return {
-            "origin": await book.origin(),
+            "origin": await ledger.origin(),
             "size": size,
-            "root": (await book.root(size)).hex(),
+            "root": (await ledger.root(size)).hex(),
             "checkpoint": None if newest is None else {"size": newest.size, "note": newest.note},
             "leaves": [
                 {
@@ -128,9 +128,9 @@ def show(
     leaves = "1 leaf" if found["size"] == 1 else f"{found['size']} leaves"
     say(f"{leaves}, root {found['root']}")
     if newest := found["checkpoint"]:
-        say(f"signed for up to {newest['size']}:\n\n{newest['note']}".rstrip("\n"))
+        say(f"newest checkpoint, over the first {newest['size']} leaves:\n\n{newest['note']}".rstrip("\n"))
     else:
-        say("nothing is signed for yet")
+        say("nothing is signed yet")
 
 
 def _leaf_cells(leaf: dict[str, Any]) -> tuple[object, ...]:
@@ -261,7 +261,7 @@ def check(
 
 def _show_audit(audit: LedgerAudit) -> None:
     name = f"tenant {audit.tenant}" if audit.tenant else "the installation"
-    what = f"signed for up to {audit.size} leaves"
+    what = f"the first {audit.size} leaves are signed"
     if audit.runs is not None:
         what = (
             f"{audit.size} leaves, {count_noun(audit.runs, 'run')}, {audit.deleted} of them deleted,"

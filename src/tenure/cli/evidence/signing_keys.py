@@ -157,7 +157,7 @@ def revoke(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a key for good: its signatures from a time on are not trusted. Then export the trust file again."""
+    """Revoke a key permanently: its signatures from a time on are not trusted. Then export the trust file again."""
     revoke_key(key, since, db, by, as_json)
 
 

@@ -107,7 +107,7 @@ def _show_test(file: str, one: CaseResult) -> None:
         say(line)
         return
     say(f"{line}  ({file}:{one.line})", "red")
-    for wrong in (*one.wrong, *(f"{name}: {said}" for name, said in one.rules), *one.why.splitlines()):
+    for wrong in (*one.wrong, *(f"{name}: {outcome}" for name, outcome in one.rules), *one.why.splitlines()):
         say(f"      {wrong}")
 
 
@@ -212,7 +212,11 @@ def explain(
 
 
 def _decision(one: PolicyDecision) -> list[str]:
-    said = {"not": "does not apply", "error": "could not be evaluated", "needs_approval": "needs approval"}
+    descriptions = {
+        "not": "does not apply",
+        "error": "could not be evaluated",
+        "needs_approval": "needs approval",
+    }
     lines = [
         f"{format_time(one.at)}  {one.step}  {one.action}  ({one.label})",
         f"  {one.outcome.replace('_', ' ')}, by version {one.version}" if one.version else f"  {one.outcome}",
@@ -226,7 +230,7 @@ def _decision(one: PolicyDecision) -> list[str]:
         lines += [f"  {part}: {value_text(value)}" for part, value in one.request.items()]
     for name, what in one.rules:
         reason = f" ({one.reasons[name]})" if name in one.reasons else ""
-        lines.append(f"  rule {name}: {said.get(what, what)}{reason}")
+        lines.append(f"  rule {name}: {descriptions.get(what, what)}{reason}")
     return lines
 
 
@@ -267,12 +271,12 @@ def _show_shadow(found: ShadowReport) -> None:
         )
     left = sum(found.not_judged.values())
     say(
-        f"{count_noun(found.looked_at, 'decision')}: {found.same} the same, {len(found.differs)} different, {left} not judged"
+        f"{count_noun(found.looked_at, 'decision')}: {found.same} the same, {len(found.differs)} different, {left} not evaluated"
     )
     for why, count in found.not_judged.items():
-        say(f"  not judged: {count}, because {why}")
+        say(f"  not evaluated: {count}, because {why}")
     for fact in found.not_as_then if found.looked_at else ():
-        say(f"  not as it was then: {fact}")
+        say(f"  current value used, not the past one: {fact}")
 
 
 @app.command()

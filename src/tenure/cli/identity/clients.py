@@ -100,6 +100,6 @@ def change(
 def close(
     client: _Client, tenant: Tenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
 ) -> None:
-    """Close a client for good. Servers refuse its keys within a second."""
+    """Close a client permanently. Servers refuse its keys within a second."""
     made = call_backend(db, tenant, lambda backend: backend.clients.close(client), changes=True, by=by)
     show_closed(made, as_json)

@@ -186,6 +186,6 @@ def change(
 def close(
     person: _Person, tenant: Tenant = "default", db: Db = None, by: By = None, as_json: AsJson = False
 ) -> None:
-    """Close a person for good. Servers refuse their keys within a second."""
+    """Close a person permanently. Servers refuse their keys within a second."""
     made = call_backend(db, tenant, lambda backend: backend.people.close(person), changes=True, by=by)
     show_closed(made, as_json)

@@ -103,7 +103,9 @@ def _warn_of_clock(store: Store) -> None:
 
     if isinstance(store, SqliteStore) and (doubt := store.clock_doubt_us):
         ahead = f"{abs(doubt) / 1e6:.0f} s {'ahead of' if doubt > 0 else 'behind'}"
-        warn(f"this process's clock is {ahead} the time of the file, and is doubted; docs/operating.md, Time")
+        warn(
+            f"this process's clock is {ahead} the time of the file, so Tenure ignores it; see docs/operating.md#time"
+        )
 
 
 def locate_violation(violation: Violation) -> str:

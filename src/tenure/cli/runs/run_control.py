@@ -84,7 +84,7 @@ def unpause(
 ) -> None:
     """Continue a run that was paused or parked."""
     call_backend(db, tenant, lambda backend: backend.runs.unpause(run, actor=caller_id(by)), changes=True)
-    show_result({"run": run, "paused": False}, as_json, f"{run} goes on")
+    show_result({"run": run, "paused": False}, as_json, f"{run} is unpaused")
 
 
 @app.command()
@@ -115,7 +115,9 @@ def resume(
     out, and use --happened or --repeat.
     """
     split = [text.partition("=") for text in happened or ()]
-    known = {name: parse_json(said, f"--happened {name}") if eq else None for name, eq, said in split}
+    known = {
+        name: parse_json(statement, f"--happened {name}") if eq else None for name, eq, statement in split
+    }
 
     async def call(backend: Backend, actor: str) -> Run:
         resumed = await backend.runs.resume(run, actor=actor, happened=known, repeat=tuple(repeat or ()))
@@ -215,11 +217,11 @@ def reported(
     The history and `tenure runs show` name you; the first statement counts. The status does not change: only the status reporter
     makes a run REPORTED.
     """
-    said = call_backend(
+    statement = call_backend(
         db, tenant, lambda backend: backend.runs.mark_reported(run, actor=caller_id(by)), changes=True
     )
-    text = f"{run}: marked as reported by {said.by}"
-    show_result({"run": run, "statement": {"by": said.by, "at": said.at}}, as_json, text)
+    text = f"{run}: marked as reported by {statement.by}"
+    show_result({"run": run, "statement": {"by": statement.by, "at": statement.at}}, as_json, text)
 
 
 @app.command()
@@ -231,7 +233,7 @@ def delete(
     by: By = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a finished run with its history and payloads, for good. Its idempotency key cannot be used again."""
+    """Permanently delete a finished run with its history and payloads. Its idempotency key cannot be used again."""
     if not yes:
         if not sys.stdin.isatty():
             raise typer.BadParameter(
@@ -261,7 +263,7 @@ def signal(
     Example: tenure signal run_2026-02-14_080000_abc123 payment --data '{"amount": 12}'
     """
     if not event:
-        raise TenureError("INVALID_INPUT", "the event's name is empty")
+        raise TenureError("INVALID_INPUT", "the event's name must not be empty")
     value = parse_json(data, "--data")
 
     sent = _change(

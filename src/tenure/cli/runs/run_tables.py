@@ -131,19 +131,19 @@ def about(step: Step) -> str:
     if step.state == "running":
         return step.progress
     if step.state == "succeeded" and step.kind == "approval" and step.worker is not None:
-        said = "" if step.note is None else f": {value_text(step.note)}"
-        return f"by {step.worker}{said}"
+        text = "" if step.note is None else f": {value_text(step.note)}"
+        return f"by {step.worker}{text}"
     if step.state not in ("pending", "ready", "succeeded") and (
         step.error is not None or step.note is not None
     ):
         problem = step.error if step.error is not None else step.note
         return f"{step.reason or step.last_error or 'failed'}: {value_text(problem)}"
-    said = "" if step.reason in (None, "done") else str(step.reason)
+    text = "" if step.reason in (None, "done") else str(step.reason)
     if step.output is not None:
-        said = value_text(step.output)
+        text = value_text(step.output)
     if step.state == "succeeded" and step.last_failure is not None:
-        said = f"{said} (failed before: {value_text(step.last_failure)})".strip()
-    return said
+        text = f"{text} (failed before: {value_text(step.last_failure)})".strip()
+    return text
 
 
 def steps_table(steps: Iterable[Step], *, everything: bool = False) -> Table:
@@ -225,9 +225,9 @@ def show_run(
 
 def _stated(run: Run) -> str | None:
     """The statement of a person that the run's end was reported."""
-    if (said := run.reported_statement) is None:
+    if (text := run.reported_statement) is None:
         return None
-    return f"by {said.by} at {format_time(said.at)} (their word; the status reporter has the say)"
+    return f"by {text.by} at {format_time(text.at)} (their word; the status reporter has the say)"
 
 
 def failure_text(run: Run) -> str:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _RUN_CHANGES = {
     "cancel": "cancellation requested",
     "pause": "paused",
-    "unpause": "goes on",
+    "unpause": "unpaused",
     "seal": "sealed",
-    "park": "parked: no worker's code fits",
+    "park": "parked: no worker has this version",
 }
 """Kinds of events that are lines of the timeline."""
 _SHOWN_MACHINES = ("run", "step", "approval")
@@ -62,7 +62,7 @@ async def load_timeline(backend: Backend, run_id: str, after: int) -> list[RunTi
     for event in await backend.runs.events(run_id, after=after):
         what, state = "run", _RUN_CHANGES.get(event.kind)
         if event.kind == "decide_approval" and not event.edges:
-            what, state = "approval", "one more yes"
+            what, state = "approval", "approved by one more person"
         if state is not None:
             entries.append(RunTimelineEntry(at=event.at, what=what, state=state, by=event.actor))
     if run.finished_at is not None:

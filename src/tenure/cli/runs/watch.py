@@ -74,8 +74,8 @@ async def _watch_one(
     seen, read_at = -1, 0.0
     local = _LocalSteps(backend, run_id)
     while True:
-        version, news = await _version(backend, run_id), local.look()
-        if version != seen or news or loop.time() - read_at > REFRESH_SECONDS:
+        version, changed = await _version(backend, run_id), local.look()
+        if version != seen or changed or loop.time() - read_at > REFRESH_SECONDS:
             run, steps = await backend.get(run_id), await backend.runs.steps(run_id)
             seen, read_at = run.events, loop.time()
             screen.update(run, steps if run.finished else local.merge(steps))
@@ -98,19 +98,19 @@ class _LocalSteps:
         self._run_id = run_id
         self._clock = HostClock()
         self._frames: dict[tuple[str, int], Frame] = {}
-        self._said: list[str] = []
+        self._progress: list[str] = []
         self._since: dict[tuple[str, int], datetime] = {}
 
     def look(self) -> bool:
         """Whether a step has started, ended or reported progress since the last look."""
         found = [frame for worker in self._workers for frame in worker.frames(self._run_id)]
         now = {(frame.step, frame.attempt): frame for frame in found}
-        said = [frame.progress_text for frame in found]
-        news = now.keys() != self._frames.keys() or said != self._said
-        self._frames, self._said = now, said
+        progress = [frame.progress_text for frame in found]
+        changed = now.keys() != self._frames.keys() or progress != self._progress
+        self._frames, self._progress = now, progress
         at = to_datetime(self._clock.now_us())
         self._since = {key: self._since.get(key, at) for key in now}
-        return news
+        return changed
 
     def merge(self, steps: list[Step]) -> list[Step]:
         """The steps of the history, with those that are running."""

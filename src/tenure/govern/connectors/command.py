@@ -146,12 +146,12 @@ def _result(ended: CommandResult) -> dict[str, Any]:
         return {"exit_code": code, "stdout": _tail(ended.stdout, cut=ended.truncated)}
     # Its own message contains the end of the output too, cut where a secret may be.
     what, shown_end = ended.message.partition("\n")[0], ended.stderr_tail or ended.stdout
-    said = f"{what}\n{_tail(shown_end, cut=ended.truncated)[-SAID_CHARS_MAX:]}"
+    message = f"{what}\n{_tail(shown_end, cut=ended.truncated)[-SAID_CHARS_MAX:]}"
     if code == TRY_AGAIN:
-        raise call_failed("not_done", "COMMAND_FAILED", said, retryable=True)
+        raise call_failed("not_done", "COMMAND_FAILED", message, retryable=True)
     if code in NOT_BEGUN or code in SAY_NOT_DONE:
-        raise call_failed("not_done", REJECTED, said)
-    raise call_failed("unknown", LOST, said)
+        raise call_failed("not_done", REJECTED, message)
+    raise call_failed("unknown", LOST, message)
 
 
 def _tail(text: str, *, cut: bool) -> str:

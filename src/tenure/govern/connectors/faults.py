@@ -50,12 +50,12 @@ def call_failed(
     retry_after_seconds: float | None = None,
 ) -> CallFailed:
     """A failure with a limited message. Secrets are removed before the message is truncated."""
-    said = truncate_text(escape_invisible(Redactor(resolved_so_far()).text(message)), MESSAGE_CHARS_MAX)
+    text = truncate_text(escape_invisible(Redactor(resolved_so_far()).text(message)), MESSAGE_CHARS_MAX)
     return CallFailed(
         CallFault(
             outcome=outcome,
             code=code,
-            message=said,
+            message=text,
             retryable=retryable,
             retry_after_seconds=retry_after_seconds,
         )
@@ -93,12 +93,12 @@ def classify_safely(connector: Connector, raised: Exception) -> CallFault:
         return CallFault(outcome="unknown", code=LOST, message=type(raised).__name__)
 
 
-def raise_for_response(answer: HttpResponse, said: str = "") -> None:
-    """Raise the meaning of a response that is not a success. `said` is the service's own message."""
+def raise_for_response(answer: HttpResponse, message: str = "") -> None:
+    """Raise the meaning of a response that is not a success. `message` is the service's own message."""
     status = answer.status
     if 200 <= status < 300:
         return
-    text = f"answered {status}" + (f": {said}" if said else "")
+    text = f"answered {status}" + (f": {message}" if message else "")
     if status == 429 or (status == 503 and "retry-after" in answer.headers):
         raise rate_limited(text, retry_after_seconds(answer))
     if status in _SAYS_NOT_DONE or 400 <= status < 500:

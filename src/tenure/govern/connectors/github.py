@@ -241,16 +241,16 @@ class GitHubConnector(ServiceConnector):
         if call.operation == "check.create":
             body = {**body, "head_sha": call.target["sha"], "external_id": marker_text(call)}
         method, where, kept = _REQUESTS[call.operation]
-        said = (await self._request(call, method, _path(call, where), body)).json()
+        reply = (await self._request(call, method, _path(call, where), body)).json()
         match call.operation.partition(".")[0]:
             case "label":
-                return {"labels": _names(said)}
+                return {"labels": _names(reply)}
             case "assignee":
-                return {"assignees": _logins(said)}
+                return {"assignees": _logins(reply)}
             case "comment":
-                return {**pick_fields(said, kept), "digest": text_digest(body["body"])}
+                return {**pick_fields(reply, kept), "digest": text_digest(body["body"])}
             case _:
-                return pick_fields(said, kept)
+                return pick_fields(reply, kept)
 
     async def _delete(self, call: ConnectorCall, where: str, container: str) -> bool:
         """Delete something. False if it is absent, and its container is not (law 3)."""
@@ -417,7 +417,7 @@ def _status(row: dict[str, Any]) -> dict[str, Any]:
 def _raise_for(answer: HttpResponse) -> None:
     """Raise the meaning of a response, with GitHub's rate limits (law 4)."""
     body = answer.json()
-    said = str(body.get("message", "")) if isinstance(body, dict) else ""
+    message = str(body.get("message", "")) if isinstance(body, dict) else ""
     if answer.status in (403, 429):
         after = retry_after_seconds(answer)
         reset = answer.headers.get("x-ratelimit-reset", "")
@@ -428,8 +428,8 @@ def _raise_for(answer: HttpResponse) -> None:
             and reset.isdigit()
         ):
             after = seconds_until(int(reset[:12]))
-        if after is None and (answer.status == 429 or "rate limit" in said.lower()):
+        if after is None and (answer.status == 429 or "rate limit" in message.lower()):
             after = SECOND_LIMIT_SECONDS
         if after is not None:
-            raise rate_limited(f"answered {answer.status}: {said}", after)
-    raise_for_response(answer, said)
+            raise rate_limited(f"answered {answer.status}: {message}", after)
+    raise_for_response(answer, message)

@@ -107,10 +107,10 @@ _WEB = ("kind", "base_url", "hosts", "allow_private", "ca_file", "token", "token
 def _command(name: str, given: dict[str, Any], link: HttpService) -> Connector:
     programs = {
         each: msgspec.convert(
-            {"seconds" if key == "timeout" else key: value for key, value in said.items()}, Program
+            {"seconds" if key == "timeout" else key: value for key, value in fields.items()}, Program
         )
-        for each, said in given.get("programs", {}).items()
-        if "path" in said  # otherwise reported already
+        for each, fields in given.get("programs", {}).items()
+        if "path" in fields  # otherwise reported already
     }
     return CommandConnector(name, programs, link.secrets)
 

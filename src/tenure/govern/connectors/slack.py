@@ -104,12 +104,12 @@ class SlackConnector(ServiceConnector):
         else:
             answer = await self._link.request(call, "POST", f"/{method}", json=body, headers=headers)
         raise_for_response(answer)
-        said = answer.json()
-        if not isinstance(said, dict):
+        reply = answer.json()
+        if not isinstance(reply, dict):
             raise call_failed("unknown", LOST, "answered with something other than an object")
-        if said.get("ok") is True or (gone and said.get("error") == _GONE):
-            return said
-        error = str(said.get("error", ""))
+        if reply.get("ok") is True or (gone and reply.get("error") == _GONE):
+            return reply
+        error = str(reply.get("error", ""))
         if error in _LIMITED:
             raise rate_limited(f"answered {error}", retry_after_seconds(answer))
         if error in _IN_TROUBLE or not error:
@@ -124,7 +124,7 @@ class SlackConnector(ServiceConnector):
         body = {**where, **call.fields, "text": escape_markup(call.fields["text"])}
         if call.operation == "message.update":
             # Without `blocks`, the old blocks would stay visible.
-            said = await self._request(call, "chat.update", {"blocks": [], **body})
+            reply = await self._request(call, "chat.update", {"blocks": [], **body})
         else:
             body |= {
                 **pick_fields(call.target, ("thread_ts",)),
@@ -132,9 +132,9 @@ class SlackConnector(ServiceConnector):
                 "unfurl_links": False,
                 "unfurl_media": False,
             }
-            said = await self._request(call, "chat.postMessage", body)
+            reply = await self._request(call, "chat.postMessage", body)
         # A message with blocks is compared by its text: Slack rewrites blocks.
-        return {**pick_fields(said, ("channel", "ts")), "digest": text_digest(call.fields["text"])}
+        return {**pick_fields(reply, ("channel", "ts")), "digest": text_digest(call.fields["text"])}
 
     async def _list_messages(self, call: ConnectorCall, **query: str) -> dict[str, Any]:
         query["channel"] = call.target["channel"]

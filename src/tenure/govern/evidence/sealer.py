@@ -260,7 +260,7 @@ class SealerTask(PeriodicTask):
         return len(found)
 
     def _report_key_trouble(self, refused: TenureError) -> None:
-        """Law 5. Logs the problem when it begins, when it changes, and from time to time."""
+        """Log a problem of the signing key (law 5): when it begins, when it changes, and from time to time."""
         now = asyncio.get_running_loop().time()
         self.failed += 1
         known, self.key_trouble = self.key_trouble, refused
@@ -296,7 +296,7 @@ class SealerTask(PeriodicTask):
             self.sealed += bool(made)
             if made and self.key_trouble is not None:
                 self.key_trouble = None
-                log.info("signing_key_back")
+                log.info("signing_key_available")
             return
         self.failed += 1
         if len(self._later) >= REFUSED_MAX:

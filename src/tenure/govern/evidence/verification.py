@@ -347,12 +347,12 @@ def _decoded(name: str, body: bytes) -> Any:
 def check_statement(
     statement: EvidenceStatement, manifest: Manifest, files: dict[str, bytes], digest: str
 ) -> None:
-    said, subjects = statement.predicate, {one.name: one.digest.sha256 for one in statement.subject}
-    if said != build_predicate(manifest, said.sealed_at):
+    predicate, subjects = statement.predicate, {one.name: one.digest.sha256 for one in statement.subject}
+    if predicate != build_predicate(manifest, predicate.sealed_at):
         raise EvidenceDefect(
             "STATEMENT_OF_ANOTHER",
             "the statement",
-            f"it is about part {said.part} of {said.run[:60]}, {said.events} events to {said.head[:12]}",
+            f"it is about part {predicate.part} of {predicate.run[:60]}, {predicate.events} events to {predicate.head[:12]}",
         )
     # From the inside out: the manifest and the zip change with every other file.
     inside_out = sorted(files, key=lambda name: (name == MANIFEST, name))
@@ -394,19 +394,19 @@ def check_signature(signatures: dict[str, bytes], signed: bytes, at: int, trust:
 # ---- Whether a part is in its tenant's ledger, by a proof next to it and a checkpoint that was stored elsewhere.
 
 
-def build_leaf(said: Predicate) -> ledger_leaves.LedgerEntry:
+def build_leaf(predicate: Predicate) -> ledger_leaves.LedgerEntry:
     return ledger_leaves.seal_leaf(
-        said.tenant,
-        ids.run_int(said.run),
-        said.part,
-        bytes.fromhex(said.head),
-        said.events,
-        said.outcome or "",
+        predicate.tenant,
+        ids.run_int(predicate.run),
+        predicate.part,
+        bytes.fromhex(predicate.head),
+        predicate.events,
+        predicate.outcome or "",
     )
 
 
 def check_ledger_proof(
-    said: Predicate, proof: bytes | None, checkpoint: bytes, trust: TrustedKeys | None
+    predicate: Predicate, proof: bytes | None, checkpoint: bytes, trust: TrustedKeys | None
 ) -> str:
     """Returns what was proven, in words, or raises `EvidenceDefect`. The checkpoint is trusted by its signature, and the proof by its hashes.
     The leaf is derived from the bundle.
@@ -431,7 +431,7 @@ def check_ledger_proof(
         raise EvidenceDefect(
             "PROOF_MISSING", "the proof", signed_notes.find_inclusion_problem(b"", given, kept) or ""
         )
-    if (problem := signed_notes.find_inclusion_problem(build_leaf(said).body, given, kept)) is not None:
+    if (problem := signed_notes.find_inclusion_problem(build_leaf(predicate).body, given, kept)) is not None:
         raise EvidenceDefect("NOT_IN_LEDGER", "the ledger", problem)
     if (problem := signed_notes.find_own_checkpoint_problem(given, kept, trust)) is not None:
         raise EvidenceDefect("PROOF_INVALID", "the proof's checkpoint", problem)

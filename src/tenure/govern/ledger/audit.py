@@ -214,14 +214,14 @@ async def _check_own_checkpoints(
 
 
 async def _compare_checkpoint(
-    book: TenantLedger,
+    ledger: TenantLedger,
     looked: RecomputedLedger,
     newest: int,
     checkpoint: LedgerCheckpoint,
     trust: TrustedKeys,
 ) -> list[LedgerFlaw]:
-    name, size = ledger_name(book.tenant), checkpoint.size
-    origin = await book.origin()
+    name, size = ledger_name(ledger.tenant), checkpoint.size
+    origin = await ledger.origin()
     if checkpoint.origin != origin:
         text = f"the checkpoint is of {checkpoint.origin}, but this ledger is {origin}: it is another ledger, or its beginning was changed"
         return [_flaw("OTHER_LEDGER", name, text)]

@@ -85,11 +85,11 @@ class CheckpointStorage:
 
 async def export_checkpoint(store: Store, tenant: str, to: str, actor: str) -> SignedCheckpointRow:
     """Write the newest checkpoint of a ledger to a file or to `s3://bucket/object` (laws 1 and 2)."""
-    book = TenantLedger(store, tenant)
-    newest = await book.newest()
+    ledger = TenantLedger(store, tenant)
+    newest = await ledger.newest()
     if newest is None:
         raise TenureError("NOT_READY", NOTHING_SIGNED)
-    await write_checkpoint(book, to, newest)
+    await write_checkpoint(ledger, to, newest)
 
     def work() -> Transaction[None]:
         about = {"size": newest.size, "root": newest.root.hex(), "to": "bucket" if "://" in to else "file"}
@@ -100,24 +100,24 @@ async def export_checkpoint(store: Store, tenant: str, to: str, actor: str) -> S
     return newest
 
 
-async def write_checkpoint(book: GrowingLedger, to: str, newest: SignedCheckpointRow) -> None:
+async def write_checkpoint(ledger: GrowingLedger, to: str, newest: SignedCheckpointRow) -> None:
     """Write a checkpoint to a file or to `s3://bucket/object` (law 1)."""
     storage, name = _split_place(to)
-    await _put_newest(book, storage, name, newest)
+    await _put_newest(ledger, storage, name, newest)
 
 
 async def copy_checkpoint(
-    book: TenantLedger, storage: CheckpointStorage, signed: SignedCheckpointRow
+    ledger: TenantLedger, storage: CheckpointStorage, signed: SignedCheckpointRow
 ) -> None:
     """Copy a checkpoint to the place for automatic copies, into a folder with the name of its origin (law 3)."""
     origin = signed_notes.parse_checkpoint(signed.note).origin
     folder = "/".join(quote(part, safe="") for part in origin.split("/"))
-    await _put_newest(book, storage, f"{folder}/{NEWEST_NAME}", signed)
+    await _put_newest(ledger, storage, f"{folder}/{NEWEST_NAME}", signed)
     await storage.write(f"{folder}/{signed.size:012d}.checkpoint", signed.note.encode(), replace=False)
 
 
 async def _put_newest(
-    book: GrowingLedger, storage: CheckpointStorage, name: str, signed: SignedCheckpointRow
+    ledger: GrowingLedger, storage: CheckpointStorage, name: str, signed: SignedCheckpointRow
 ) -> None:
     """Store a checkpoint; LEDGER_BROKEN unless it continues the stored one (law 1)."""
     there = await storage.read(name)
@@ -130,7 +130,7 @@ async def _put_newest(
                 "LEDGER_CHECKPOINT_INVALID",
                 f"the stored checkpoint belongs to another ledger: {stored.origin}",
             )
-        await book.check_prefix(stored.size, stored.root, signed.size)
+        await ledger.check_prefix(stored.size, stored.root, signed.size)
     await storage.write(name, signed.note.encode(), replace=True)
 
 
@@ -143,7 +143,7 @@ def _split_place(to: str) -> tuple[CheckpointStorage, str]:
     folder, _, name = parts.path.rpartition("/")
     if not parts.netloc or not name:
         raise TenureError(
-            "INVALID_INPUT", "an object in a bucket has a URL such as s3://bucket/acme.checkpoint"
+            "INVALID_INPUT", "an object in a bucket must have a URL such as s3://bucket/acme.checkpoint"
         )
     return CheckpointStorage(f"{parts.scheme}://{parts.netloc}{folder}"), name
 

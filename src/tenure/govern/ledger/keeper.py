@@ -135,14 +135,14 @@ class LedgerKeeper(PeriodicTask):
         # A ledger with fewer leaves than were signed was truncated, which is reported.
         return [each.tenant for each in sizes if each.size != each.signed]
 
-    async def _sign(self, book: TenantLedger, signer: Signer, at_once: bool) -> bool:
-        last = await book.newest()
+    async def _sign(self, ledger: TenantLedger, signer: Signer, at_once: bool) -> bool:
+        last = await ledger.newest()
         moment: int = (await self._store.read("now"))[0].now_us
         if last is not None and not at_once and moment < last.at + self._sign_us:
             return False
-        made = await book.sign(signer)
+        made = await ledger.sign(signer)
         if made is not None and self._owed is not None:
-            self._owed[book.tenant] = made
+            self._owed[ledger.tenant] = made
         return made is not None
 
     async def copy_pending_checkpoints(self) -> None:
@@ -151,9 +151,9 @@ class LedgerKeeper(PeriodicTask):
             return
         if self._owed is None:
             sizes: list[LedgerSize] = await self._store.read("ledger_sizes")
-            books = [TenantLedger(self._store, each.tenant) for each in sizes if each.signed]
+            ledgers = [TenantLedger(self._store, each.tenant) for each in sizes if each.signed]
             self._owed = {
-                book.tenant: newest for book in books if (newest := await book.newest()) is not None
+                ledger.tenant: newest for ledger in ledgers if (newest := await ledger.newest()) is not None
             }
         for tenant, signed in list(self._owed.items()):
             with self._log_problem("checkpoint_not_copied", tenant):

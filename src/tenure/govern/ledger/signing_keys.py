@@ -115,7 +115,7 @@ class SigningKeys:
         check: Callable[[list[SigningKeyRow]], None] = lambda _known: None,
         **about: object,
     ) -> SigningKeyRow:
-        """Law 1. `check` refuses a key because of the known ones."""
+        """Save a key with its line of the admin chain and its leaf (law 1). `check` refuses a key because of the known ones."""
         change = AdminChange(tenant="", kind=kind, actor=actor, about={"key": key.id, **about})
 
         def work() -> Transaction[SigningKeyRow]:

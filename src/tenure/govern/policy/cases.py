@@ -72,25 +72,25 @@ def build_case_facts(case: PolicyCase) -> dict[str, Any]:
     }
 
 
-def _compare(case: PolicyCase, said: Ruling) -> CaseResult:
-    rules = msgspec.json.decode(said.rules, type=list[tuple[str, str]])
+def _compare(case: PolicyCase, ruling: Ruling) -> CaseResult:
+    rules = msgspec.json.decode(ruling.rules, type=list[tuple[str, str]])
     wrong: list[str] = []
 
     def compare(what: str, wanted: Any, found: Any) -> None:
         if wanted != found:
             wrong.append(f"{what}: {found if found not in (None, '', []) else 'none'}, not {wanted}")
 
-    compare("outcome", case.expect, said.outcome)
+    compare("outcome", case.expect, ruling.outcome)
     if case.rules is not None:
         compare("rules", sorted(case.rules), sorted(name for name, what in rules if what != SKIPPED))
     if case.error is not None:
-        compare("error", case.error, said.error)
-    if case.approval is not None and said.outcome == "needs_approval":
+        compare("error", case.error, ruling.error)
+    if case.approval is not None and ruling.outcome == "needs_approval":
         found = {
-            "tier": said.tier,
-            "people": said.people,
-            "group": said.people_in,
-            "within": said.within_seconds,
+            "tier": ruling.tier,
+            "people": ruling.people,
+            "group": ruling.people_in,
+            "within": ruling.within_seconds,
         }
         for name, wanted in case.approval.items():
             compare(name, durations.parse_duration(wanted) if name == "within" else wanted, found[name])
@@ -99,7 +99,7 @@ def _compare(case: PolicyCase, said: Ruling) -> CaseResult:
         line=case.line,
         passed=not wrong,
         wrong=wrong,
-        outcome=said.outcome,
+        outcome=ruling.outcome,
         rules=rules,
-        why=said.why,
+        why=ruling.why,
     )

@@ -77,7 +77,7 @@ def build_policy_decision(
         version=row.version,
         outcome=row.outcome,
         rules=rules,
-        reasons={name: reasons[name] for name, said in rules if said != SKIPPED and name in reasons},
+        reasons={name: reasons[name] for name, outcome in rules if outcome != SKIPPED and name in reasons},
         digest=row.digest.hex(),
         tier=row.tier,
         people=row.people,

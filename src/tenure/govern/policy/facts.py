@@ -228,13 +228,13 @@ class EvaluablePolicy(Protocol):
 
 def collect_relied_facts(
     policy: EvaluablePolicy,
-    said: Ruling,
+    ruling: Ruling,
     facts: dict[str, Any],
     requester: str,
     person: PersonRow | None,
     now_us: int,
 ) -> ReliedFacts | None:
-    """The facts that `said` relied on. `facts` are those of the evaluation, and `now_us` is the time when they were read."""
+    """The facts that `ruling` relied on. `facts` are those of the evaluation, and `now_us` is the time when they were read."""
     reads = policy.reads(facts)
     if not reads:
         return None
@@ -242,10 +242,10 @@ def collect_relied_facts(
     seconds = "time.now" in reads
     if "run.writes" in reads:
         now = facts["run"]["writes"]
-        writes = (now, now) if seconds else _range_of_writes(policy, said, facts)
+        writes = (now, now) if seconds else _range_of_writes(policy, ruling, facts)
     spent = facts["run"]["spent"] if "run.spent" in reads else None
     if seconds:
-        since, until = _range_of_seconds(policy, said, facts, now_us)
+        since, until = _range_of_seconds(policy, ruling, facts, now_us)
     elif units := [_UNITS[name] * SECOND_US for name in reads if name in _UNITS]:
         since = now_us - now_us % min(units)
         until = since + min(units)
@@ -255,18 +255,18 @@ def collect_relied_facts(
     return ReliedFacts(writes=writes, spent=spent, since=since, until=until, person=who)
 
 
-def _range_of_writes(policy: EvaluablePolicy, said: Ruling, facts: dict[str, Any]) -> tuple[int, int]:
+def _range_of_writes(policy: EvaluablePolicy, ruling: Ruling, facts: dict[str, Any]) -> tuple[int, int]:
     def same(writes: int) -> bool:
-        return writes >= 0 and policy.ruling({**facts, "run": {**facts["run"], "writes": writes}}) == said
+        return writes >= 0 and policy.ruling({**facts, "run": {**facts["run"], "writes": writes}}) == ruling
 
     return _range_around(facts["run"]["writes"], WRITES_AROUND, WRITES_AROUND, same)
 
 
 def _range_of_seconds(
-    policy: EvaluablePolicy, said: Ruling, facts: dict[str, Any], now_us: int
+    policy: EvaluablePolicy, ruling: Ruling, facts: dict[str, Any], now_us: int
 ) -> tuple[int, int]:
     def same(second: int) -> bool:
-        return policy.ruling({**facts, "time": time_facts(second * SECOND_US)}) == said
+        return policy.ruling({**facts, "time": time_facts(second * SECOND_US)}) == ruling
 
     low, high = _range_around(now_us // SECOND_US, SECONDS_BEFORE, SECONDS_AFTER, same)
     return low * SECOND_US, (high + 1) * SECOND_US

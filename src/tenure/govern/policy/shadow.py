@@ -129,7 +129,7 @@ class ShadowEvaluation:
         return found if isinstance(found, dict) and "target" in found else None
 
 
-def _describe(said: Ruling | VerdictRow) -> str:
-    if said.outcome != "needs_approval":
-        return said.outcome
-    return f"{said.outcome} ({said.tier}, {said.people} of {said.people_in or 'any group'})"
+def _describe(ruling: Ruling | VerdictRow) -> str:
+    if ruling.outcome != "needs_approval":
+        return ruling.outcome
+    return f"{ruling.outcome} ({ruling.tier}, {ruling.people} of {ruling.people_in or 'any group'})"

@@ -110,8 +110,8 @@ def _succeeded(d: Draft, receipt: ReceiptRow, result: bytes | None) -> None:
     receipt.result_ref = d.payload(result)
     end_receipt_wait(d, receipt)
     if receipt.reverses_run is not None:
-        news = {"no": receipt.reverses_no, "by_run": d.run.id, "by_no": receipt.no}
-        d.owe("reversed", receipt.reverses_run, news)
+        message = {"no": receipt.reverses_no, "by_run": d.run.id, "by_no": receipt.no}
+        d.owe("reversed", receipt.reverses_run, message)
 
 
 # ----------------------------------------------------------------------------------------------- people
@@ -125,10 +125,10 @@ def settle_by_person(d: Draft, c: SettleReceipt) -> Decision:
         return Decision({"state": receipt.state, "again": True})
     if receipt.state != "unknown":
         raise TenureError("RECEIPT_SETTLED", f"the receipt is {receipt.state}", state=receipt.state)
-    behind = involved_people(d.spec())
-    if c.how != "not_done" and (refused := unknown_people_error(behind)) is not None:
+    involved = involved_people(d.spec())
+    if c.how != "not_done" and (refused := unknown_people_error(involved)) is not None:
         raise refused  # `not_done` feeds the run with nothing, so it stays possible
-    check_distinct_person(d, c.person, behind, "may not settle its receipts; ask another person")
+    check_distinct_person(d, c.person, involved, "may not settle its receipts; ask another person")
     if c.how == "retry" and d.run.status in CLOSED_RUN:
         raise TenureError("RUN_TERMINAL_STATE", f"the run is {d.run.status}: nobody would repeat the call")
     if c.how == "retry" and d.run.cancel_at is not None:

@@ -197,11 +197,11 @@ def _suffices(
         return False
     if not _as_strict(approval, ruling, act):
         return False
-    behind = involved_people(d.spec())
-    if unknown_people_error(behind) is not None:
+    involved = involved_people(d.spec())
+    if unknown_people_error(involved) is not None:
         return False
     ties = d.snap.ties(d.run.tenant)
-    votes = [one for one in ties.apart(approval.votes.split()) if ties.among(one, behind) is None]
+    votes = [one for one in ties.apart(approval.votes.split()) if ties.among(one, involved) is None]
     names = [name for one in votes if (name := person_id_of(one)) is not None]
     people = _outside(d, None, tuple(sorted(names))).people if names else {}
     counted = [one for one in votes if may_approve(one, approval.people_in, people)]

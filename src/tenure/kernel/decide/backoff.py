@@ -4,7 +4,7 @@ Laws:
 1. No backoff reaches past the run's deadline (`kernel/retry.py`, law 2). While a person is asked, the deadline stands
    still and limits nothing.
 2. So when the deadline stops, a backoff that was cut gets its full length again, counted from the failure. When the
-   deadline goes on, a backoff that now reaches past it is cut.
+   deadline runs again, a backoff that now reaches past it is cut.
 """
 
 from __future__ import annotations

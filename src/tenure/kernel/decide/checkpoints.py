@@ -19,7 +19,7 @@ from tenure.kernel.run_rows import CheckpointRow
 from tenure.limits import CHECKPOINT_OUTPUT_BYTES_MAX, CHECKPOINTS_PER_RUN_MAX
 
 ABANDONED_WAIT_KINDS = frozenset({"approval", "event", "time"})
-"""The kinds of waits that code can abandon. A child goes on, even if no step waits for it."""
+"""The kinds of waits that code can abandon. A child keeps running, even if no step waits for it."""
 
 
 def checkpoint(d: Draft, c: RecordCheckpoint) -> Decision:

@@ -64,8 +64,8 @@ def key_refused_error(record: IdempotencyRow) -> TenureError:
     named = "" if run is None else f" (about {run})"
     details = () if run is None else (Detail("run_id", run),)
     if record.status == "processing":
-        said = f"another request with this key is being processed{named}"
-        return TenureError("IDEMPOTENCY_CONFLICT", said, details, run_id=run)
+        message = f"another request with this key is being processed{named}"
+        return TenureError("IDEMPOTENCY_CONFLICT", message, details, run_id=run)
     return TenureError(
         "IDEMPOTENCY_KEY_REUSED", f"the key was used for another request{named}", details, run_id=run
     )

@@ -30,13 +30,13 @@ def check_plan(
     profile: Profile,
     existing: dict[str, int],
     total: int,
-    behind: str | None = None,
+    before_first: str | None = None,
 ) -> list[list[str]]:
-    """The needs of each step by name. Raises PLAN_INVALID with every problem. `behind` is the step before the
+    """The needs of each step by name. Raises PLAN_INVALID with every problem. `before_first` is the step before the
     first one, if steps run strictly in order."""
     problems: list[Detail] = []
     if not plan:
-        problems.append(Detail("plan", "a plan has at least one step"))
+        problems.append(Detail("plan", "a plan must have at least one step"))
     if total + len(plan) > STEPS_PER_RUN_MAX:
         problems.append(Detail("plan", f"over {STEPS_PER_RUN_MAX} steps"))
     names: set[str] = set(existing)
@@ -48,7 +48,7 @@ def check_plan(
         problems += step_problems(at, step, profile)
     needs: list[list[str]] = []
     for i, step in enumerate(plan):
-        before = [plan[i - 1].name] if i else [] if behind is None else [behind]
+        before = [plan[i - 1].name] if i else [] if before_first is None else [before_first]
         wanted = before if step.needs is None else list(dict.fromkeys(step.needs))
         needs.append(wanted)
         problems += [Detail(f"plan[{i}].needs", f"no step named {n!r}") for n in wanted if n not in names]
@@ -69,15 +69,15 @@ def _cycle(plan: tuple[StepSpec, ...], needs: list[list[str]]) -> list[str]:
     """A cycle in the needs, or nothing. It is not recursive, because plans can be long."""
     names = {step.name for step in plan}
     left = {step.name: names.intersection(wanted) for step, wanted in zip(plan, needs, strict=True)}
-    behind: dict[str, list[str]] = {}
+    dependents_of: dict[str, list[str]] = {}
     for name, wanted in left.items():
         for need in wanted:
-            behind.setdefault(need, []).append(name)
+            dependents_of.setdefault(need, []).append(name)
     free = [name for name, wanted in left.items() if not wanted]
     while free:
         done = free.pop()
         del left[done]
-        for name in behind.get(done, ()):
+        for name in dependents_of.get(done, ()):
             left[name].discard(done)
             if not left[name]:
                 free.append(name)
@@ -116,7 +116,7 @@ def add_plan(
     else:
         needs = _checked(plan, profile.name)
     idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
-    behind: dict[int, list[int]] = {}
+    dependents_of: dict[int, list[int]] = {}
     left = []
     for spec, wanted in zip(plan, needs, strict=True):
         open_needs = 0
@@ -128,7 +128,7 @@ def add_plan(
                 if old.finished_at is not None:
                     continue  # it has ended (an optional step may have failed)
             else:
-                behind.setdefault(need, []).append(idx_of[spec.name])
+                dependents_of.setdefault(need, []).append(idx_of[spec.name])
             open_needs += 1
         left.append(open_needs)
     steps = []
@@ -138,7 +138,16 @@ def add_plan(
         template_ref = d.payload(spec.template)
         input_ref = run_input if spec.input is None and template_ref is None else d.payload(spec.input)
         step = build_step(
-            d.run, spec, idx, needs_left, behind.get(idx, []), profile, priority, input_ref, prefix, d.now
+            d.run,
+            spec,
+            idx,
+            needs_left,
+            dependents_of.get(idx, []),
+            profile,
+            priority,
+            input_ref,
+            prefix,
+            d.now,
         )
         step.template_ref = template_ref
         steps.append(d.add(step))

@@ -58,7 +58,7 @@ def is_same_request(d: Draft, request: bytes | None, holder: ReceiptRow, theirs:
 
 
 def _asked(request: bytes) -> bytes:
-    said = msgspec.json.decode(request)
-    if isinstance(said, dict) and is_reference(request):
-        said.pop("run", None)  # each run keeps its own copy
-    return canonical(said)
+    value = msgspec.json.decode(request)
+    if isinstance(value, dict) and is_reference(request):
+        value.pop("run", None)  # each run keeps its own copy
+    return canonical(value)

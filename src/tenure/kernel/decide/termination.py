@@ -88,12 +88,12 @@ def end_step(
         d.snap.check_room(len(behind_it))
         d.need("step", behind_it)
         for idx in behind_it:
-            behind = d.step(idx)
-            if behind.state == "pending":
-                behind = d.edit(behind)
-                behind.needs_left -= 1
-                if behind.needs_left == 0 and run.admitted_at is not None:
-                    open_step(d, behind)
+            dependent = d.step(idx)
+            if dependent.state == "pending":
+                dependent = d.edit(dependent)
+                dependent.needs_left -= 1
+                if dependent.needs_left == 0 and run.admitted_at is not None:
+                    open_step(d, dependent)
 
 
 def close_waits(
@@ -155,7 +155,7 @@ def refusal_code(wait: WaitRow, outcome: str) -> str:
 
 
 def settle_wait(d: Draft, wait: WaitRow, outcome: str, result_ref: int | None = None) -> None:
-    """A wait has its result: a gate moves, a suspended step is woken once, a live lease goes on, and a step that
+    """A wait has its result: a gate moves, a suspended step is woken once, a live lease continues, and a step that
     only waits for its children succeeds with the last one."""
     wait = d.edit(wait)
     wait.state = "settled"
@@ -347,12 +347,12 @@ def end_run(d: Draft) -> None:
     if run.linked:
         spec = d.spec()
         if spec.parent_id is not None:
-            news = {"child_id": run.id, "outcome": run.status}
+            message = {"child_id": run.id, "outcome": run.status}
             if spec.involved:  # otherwise only the requester, who is the parent's requester, too
-                news["involved"] = join_people(spec.requester, spec.involved)
+                message["involved"] = join_people(spec.requester, spec.involved)
             if "restarted_as" in d.notes:
-                news["successor"] = d.notes["restarted_as"]
-            d.owe("child_finished", spec.parent_id, news)
+                message["successor"] = d.notes["restarted_as"]
+            d.owe("child_finished", spec.parent_id, message)
         if run.concurrency_key is not None:
             d.owe("key_freed", None, {"tenant": run.tenant, "key": run.concurrency_key})
     if run.receipts and run.status == "canceled" and d.spec().compensate and current_run_spend(d).writes:

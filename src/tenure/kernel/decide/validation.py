@@ -187,13 +187,15 @@ def check_checkpoint(c: RecordCheckpoint) -> None:
     if c.meta is not None:
         problems += metadata_problems("meta", c.meta, META_BYTES_MAX)
     if len(c.arguments) > DIGEST_BYTES_MAX:
-        problems.append(Detail("arguments", f"arguments are a digest of at most {DIGEST_BYTES_MAX} bytes"))
+        problems.append(
+            Detail("arguments", f"arguments must be a digest of at most {DIGEST_BYTES_MAX} bytes")
+        )
     if c.next_at is not None and not 0 <= c.next_at <= MOMENT_US_MAX:
         problems.append(Detail("next_at", "next_at must be a moment in microseconds"))
     if c.message is not None and c.state != "failed":
-        problems.append(Detail("message", "only a failed try has a message"))
+        problems.append(Detail("message", "only a failed try can have a message"))
     if c.output is not None and c.state == "failed":
-        problems.append(Detail("output", "a failed try has a message, not an output"))
+        problems.append(Detail("output", "a failed try must have a message, not an output"))
     refuse_problems(problems)
 
 
@@ -238,7 +240,7 @@ def step_problems(at: str, step: StepSpec, profile: Profile) -> Iterator[Detail]
 def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
     for part, kind in (("approval", "approval"), ("wait", "wait"), ("backoff", "work")):
         if getattr(step, part) is not None and step.kind != kind:
-            yield Detail(f"{at}.{part}", f"belongs to a step of kind {kind!r}, not {step.kind!r}")
+            yield Detail(f"{at}.{part}", f"can only be set on a step of kind {kind!r}, not {step.kind!r}")
     backoff, approval, wait = step.backoff, step.approval, step.wait
     if backoff is not None:
         if not backoff.seconds or not all(isfinite(s) and s >= 0 for s in backoff.seconds):
@@ -246,9 +248,11 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
         if not 0 <= backoff.jitter <= 1:
             yield Detail(f"{at}.backoff.jitter", "must be 0 to 1")
     if step.template is not None and (step.kind != "work" or step.input is not None or step.skipped):
-        yield Detail(f"{at}.template", "belongs to work that has no input yet and is not skipped")
+        yield Detail(
+            f"{at}.template", "can only be set on a step of kind 'work' that has no input and is not skipped"
+        )
     if step.skipped and step.condition is None:
-        yield Detail(f"{at}.skipped", "belongs to a step with a condition")
+        yield Detail(f"{at}.skipped", "can only be set on a step with a condition")
     if step.condition is not None and not 1 <= len(step.condition.encode()) <= EXPRESSION_BYTES_MAX:
         yield Detail(f"{at}.condition", f"must have 1 to {EXPRESSION_BYTES_MAX} bytes")
     if step.kind == "approval" and step.name.startswith(GOVERNED_LABEL_PREFIXES):
@@ -343,7 +347,7 @@ def check_approver(approver: str, digest: str) -> None:
             "INVALID_INPUT", f"an approver must be an id of 1 to {NAME_CHARS_MAX} characters without blanks"
         )
     if not is_hex(digest):
-        raise TenureError("INVALID_INPUT", "the digest is not hex")
+        raise TenureError("INVALID_INPUT", "the digest must be hexadecimal")
 
 
 def check_cap(cap: Cap) -> None:
@@ -372,22 +376,22 @@ def _act_problems(act: a.ProposedAct) -> Iterator[Detail]:
         if not is_name(getattr(act, part), 1, most):
             yield text_problem(f"act.{part}", 1, most)
     if len(act.digest) != DIGEST_BYTES:
-        yield Detail("act.digest", f"a digest has {DIGEST_BYTES} bytes")
+        yield Detail("act.digest", f"a digest must have {DIGEST_BYTES} bytes")
     if act.tier not in TIERS:
-        yield Detail("act.tier", f"the tier is one of {', '.join(TIERS)}")
+        yield Detail("act.tier", f"the tier must be one of {', '.join(TIERS)}")
     if act.repeats not in get_args(a.RepeatSafety):
-        yield Detail("act.repeats", f"repeats is one of {', '.join(get_args(a.RepeatSafety))}")
+        yield Detail("act.repeats", f"repeats must be one of {', '.join(get_args(a.RepeatSafety))}")
 
 
 def _ruling_problems(ruling: a.Ruling) -> Iterator[Detail]:
     if ruling.outcome not in get_args(a.RulingOutcome):
-        yield Detail("ruling.outcome", f"the outcome is one of {', '.join(get_args(a.RulingOutcome))}")
+        yield Detail("ruling.outcome", f"the outcome must be one of {', '.join(get_args(a.RulingOutcome))}")
     if not 0 <= ruling.version <= INTEGER_MAX:
-        yield Detail("ruling.version", f"a version is 0 to {INTEGER_MAX}")
+        yield Detail("ruling.version", f"a version must be 0 to {INTEGER_MAX}")
     if ruling.tier and ruling.tier not in TIERS:
-        yield Detail("ruling.tier", f"the tier is one of {', '.join(TIERS)}")
+        yield Detail("ruling.tier", f"the tier must be one of {', '.join(TIERS)}")
     if not 0 <= ruling.people <= INTEGER_MAX:
-        yield Detail("ruling.people", f"people are 0 to {INTEGER_MAX}")
+        yield Detail("ruling.people", f"people must be 0 to {INTEGER_MAX}")
     if not is_name(ruling.people_in, 0):
         yield text_problem("ruling.people_in", 0, NAME_CHARS_MAX)
     if ruling.error is not None and not is_name(ruling.error, 1, CODE_CHARS_MAX):
@@ -396,10 +400,10 @@ def _ruling_problems(ruling: a.Ruling) -> Iterator[Detail]:
         yield Detail("ruling.within_seconds", _SPAN)
     try:
         if len(ruling.rules.encode()) > META_BYTES_MAX * 4:
-            yield Detail("ruling.rules", f"rules have at most {META_BYTES_MAX * 4} bytes")
+            yield Detail("ruling.rules", f"rules must have at most {META_BYTES_MAX * 4} bytes")
         msgspec.json.decode(ruling.rules, type=list[tuple[str, str]])
     except (msgspec.DecodeError, UnicodeEncodeError):
-        yield Detail("ruling.rules", "rules are a JSON list of [name, outcome]")
+        yield Detail("ruling.rules", "rules must be a JSON list of [name, outcome]")
 
 
 def request_to_keep(command: a.ProposeAct | a.IntendAct) -> bytes | None:

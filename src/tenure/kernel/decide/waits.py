@@ -1,6 +1,6 @@
 """Waiting for people, events, time and children.
 Laws:
-1. A step may open waits while its lease goes on, and suspends on a set of them. If one has settled, it goes on at
+1. A step may open waits while its lease continues, and suspends on a set of them. If one has settled, it continues at
    once. Otherwise the lease ends, and the first wait that settles makes the step ready, once. A step that has begun
    something that can be neither skipped nor repeated does not suspend.
 2. The oldest open wait of its name takes an event. Without one the event is buffered, up to a limit, and taken first
@@ -130,7 +130,7 @@ def _start_child(d: Draft, c: OpenWait, step: StepRow) -> WaitRow:
         raise TenureError(
             "INVALID_INPUT",
             f"child run id {ids.run_text(child.run_id)!r} is in use already: choose another id",
-            (Detail("child.run_id", "is this run's, or that of a child under another label"),),
+            (Detail("child.run_id", "is the id of this run, or of a child under another label"),),
         )
     wait = insert_wait(d, c.idx, "child", str(child.run_id), c.label, fatal=c.fatal)
     run.children_open += 1
@@ -145,7 +145,7 @@ def suspend_on(d: Draft, c: Suspend) -> Decision:
         # A suspended body is closed without running.
         return end_step_and_lease(d, c, step, "release_canceling", LeaseReply(cancel=True), "suspend")
     if not c.waits:
-        raise TenureError("INVALID_INPUT", "a suspension names at least one wait")
+        raise TenureError("INVALID_INPUT", "a suspension must name at least one wait")
     waits: list[WaitRow] = []
     named = tuple(dict.fromkeys(c.waits))
     d.snap.check_room(len(named))
@@ -196,8 +196,8 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     approval = current_approval(d, c.no)
     votes = approval.votes.split()
     if approval.status != "requested":
-        said = approval.status == ("approved" if c.approve else "rejected")
-        if approval.decided_by == c.approver and said and (c.approver in votes or not c.approve):
+        is_same = approval.status == ("approved" if c.approve else "rejected")
+        if approval.decided_by == c.approver and is_same and (c.approver in votes or not c.approve):
             _check_shown(c, approval)
             return Decision({"status": approval.status, "again": True})
         if approval.status == "canceled" and d.run.status in CLOSED_RUN:
@@ -211,10 +211,10 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     _check_shown(c, approval)
     wait = d.snap.find_wait(c.no)
     assert wait is not None, "an approval shares its wait's number"
-    behind = involved_people(d.spec()) if wait.kind == "approval" else frozenset()
-    if c.approve and (refused := unknown_people_error(behind)) is not None:
+    involved = involved_people(d.spec()) if wait.kind == "approval" else frozenset()
+    if c.approve and (refused := unknown_people_error(involved)) is not None:
         raise refused
-    check_distinct_person(d, c.approver, behind | {approval.requester}, _MAY_NOT_DECIDE)
+    check_distinct_person(d, c.approver, involved | {approval.requester}, _MAY_NOT_DECIDE)
     if approval.people_in:
         check_approver_group(d, c.approver, approval.people_in)
     if c.approve and c.approver in votes:
@@ -226,7 +226,7 @@ def decide_approval(d: Draft, c: DecideApproval) -> Decision:
     approval = d.edit(approval)
     if c.approve:
         ties = d.snap.ties(d.run.tenant)
-        votes = [*(one for one in ties.apart(votes) if ties.among(one, behind) is None), c.approver]
+        votes = [*(one for one in ties.apart(votes) if ties.among(one, involved) is None), c.approver]
         approval.votes = " ".join(votes)
     given = "reject" if not c.approve else "approve" if len(votes) >= approval.people else "vote"
     approval.status = APPROVAL.take(approval.status, given).next

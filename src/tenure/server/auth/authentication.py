@@ -62,7 +62,7 @@ class Authenticator:
         route = f"{method} {scope['path_template']}"
         allowed = ALLOWED.get(route)
         if allowed is None:
-            raise TenureError("FORBIDDEN", "nobody may do that")
+            raise TenureError("FORBIDDEN", f"no role allows {route}")
         if ANYONE in allowed or LEASE in allowed:
             return
         if HERE in allowed and self._settings.on_loopback and _names_this_machine(connection.headers):
@@ -77,8 +77,9 @@ class Authenticator:
         allowed = ALLOWED[route]
         if HERE in allowed or (INSTALLATION in allowed if who.kind == "operator" else who.roles & allowed):
             return
-        who_may = "the installation's operator" if INSTALLATION in allowed else ", ".join(sorted(allowed))
-        raise TenureError("FORBIDDEN", f"this is for: {who_may}")
+        if INSTALLATION in allowed:
+            raise TenureError("FORBIDDEN", "this request needs the installation's operator key")
+        raise TenureError("FORBIDDEN", f"this request needs one of the roles {', '.join(sorted(allowed))}")
 
     async def caller(self, connection: ASGIConnection) -> Principal:  # type: ignore[type-arg]  # any of them
         """The owner of the credential in a request."""
@@ -93,7 +94,7 @@ class Authenticator:
             if scope.get("method", "GET") not in _READS:
                 check_origin(connection.headers, self._settings)
             return who
-        raise TenureError("UNAUTHENTICATED", "a key is needed")
+        raise TenureError("UNAUTHENTICATED", "the request has no credential")
 
     async def by_bearer(self, header: bytes, address: str = "") -> Principal:
         """The owner of a key, by the whole `Authorization` header."""

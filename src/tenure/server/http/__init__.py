@@ -1,1 +1,1 @@
-"""HTTP itself: bytes, bounds, the routes that are asked most, and the document of all of them."""
+"""HTTP below the routes: the protocol and its limits, middleware, proxies, fast routes, and the OpenAPI document."""

@@ -4,7 +4,7 @@ Laws:
 1. `GET /runs/{id}/status` and `POST /runs` are answered here, because routing is the larger part of what such an answer costs.
    Authentication, decoding and the work itself are the functions that the documented routes call, so the answers are the same
    (a test compares them). A request that is unusual in any way goes to the router.
-2. Everything else goes on unchanged, except for encoded slashes (see `path_segments`).
+2. Everything else is passed on unchanged, except for encoded slashes (see `path_segments`).
 """
 
 from __future__ import annotations

@@ -67,8 +67,8 @@ def parse_address(text: str) -> str | None:
 
 def forwarded_scheme(headers: Headers) -> str | None:
     """The scheme that the nearest proxy reports: `https`, `http` or None."""
-    said = [value for name, value in headers if name == b"x-forwarded-proto"]
-    last = said[-1].rpartition(b",")[2].strip().lower() if said else b""
+    protocols = [value for name, value in headers if name == b"x-forwarded-proto"]
+    last = protocols[-1].rpartition(b",")[2].strip().lower() if protocols else b""
     return last.decode() if last in (b"http", b"https") else None
 
 

@@ -35,7 +35,7 @@ from tenure.services.idempotency import RequestInProcess
 TITLE = "Tenure"
 _ABOUT = """Durable runs over HTTP. JSON in snake_case, times in RFC 3339 UTC. Lists are `{items, next_cursor}`, newest first.
 Every answer from 400 on has the shape `Error`; `docs/errors/` has a page for each code.
-A path without a version is version 1, for good: changes only add."""
+A path without a version is version 1, permanently: changes only add."""
 _SECURITY = {
     "key": {"type": "http", "scheme": "bearer", "description": "`Bearer tn_<key id>_<secret>`"},
     "session": {"type": "apiKey", "in": "cookie", "name": COOKIE, "description": "From `POST /session`."},

@@ -115,15 +115,15 @@ _QUESTION_FRAMES: dict[str, type[ProposalFrame | ApprovalFrame | ReminderFrame]]
 _encode = msgspec.json.Encoder().encode
 
 
-def make_frame(id_: str, news: Notification) -> bytes:
+def make_frame(id_: str, notification: Notification) -> bytes:
     body: Frame
-    if news.type == STATUS_CHANGED:
-        body = StatusFrame(news.run, news.word)
-    elif news.type == STEP_COMPLETED:
-        skipped = tuple(SkippedStepFrame(name, CONDITION_FALSE) for name in news.item.skipped)
-        body = StepFrame(news.run, news.item.steps, skipped or msgspec.UNSET)
+    if notification.type == STATUS_CHANGED:
+        body = StatusFrame(notification.run, notification.word)
+    elif notification.type == STEP_COMPLETED:
+        skipped = tuple(SkippedStepFrame(name, CONDITION_FALSE) for name in notification.item.skipped)
+        body = StepFrame(notification.run, notification.item.steps, skipped or msgspec.UNSET)
     else:
-        body = _QUESTION_FRAMES[news.type](news.question)
+        body = _QUESTION_FRAMES[notification.type](notification.question)
     return b"id: %b\ndata: %b\n\n" % (id_.encode(), _encode(body))
 
 
@@ -158,9 +158,9 @@ class StreamListener:
         self.task: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
-    def wants(self, news: Notification) -> bool:
-        return (not self.runs or news.item.run_id in self.runs) and (
-            not self.types or news.type in self.types
+    def wants(self, notification: Notification) -> bool:
+        return (not self.runs or notification.item.run_id in self.runs) and (
+            not self.types or notification.type in self.types
         )
 
     def put(self, data: bytes) -> None:
@@ -315,11 +315,13 @@ class FeedFollower:
             if looked > PAGE_BYTES:
                 return b"".join(frames), (row.pos, 0)
             looked += len(row.body)
-            for news in build_notifications(decode_feed_lines(row.body), {tenant}):
-                if (row.pos, news.part) > after and listener.wants(news):
-                    frames.append(make_frame(self._event_id(tenant, row.pos, news.part), news))
+            for notification in build_notifications(decode_feed_lines(row.body), {tenant}):
+                if (row.pos, notification.part) > after and listener.wants(notification):
+                    frames.append(
+                        make_frame(self._event_id(tenant, row.pos, notification.part), notification)
+                    )
                     if len(frames) >= PAGE_FRAMES:
-                        return b"".join(frames), (row.pos, news.part)
+                        return b"".join(frames), (row.pos, notification.part)
         return b"".join(frames), None
 
     def first_frame(self, listener: StreamListener) -> bytes:
@@ -374,10 +376,10 @@ class FeedFollower:
 
     def _distribute(self, row: FeedRow) -> None:
         by_tenant: dict[str, list[tuple[Notification, bytes]]] = {}
-        for news in build_notifications(decode_feed_lines(row.body), self._listeners.keys()):
-            tenant = news.item.tenant
-            frame = make_frame(self._event_id(tenant, row.pos, news.part), news)
-            by_tenant.setdefault(tenant, []).append((news, frame))
+        for notification in build_notifications(decode_feed_lines(row.body), self._listeners.keys()):
+            tenant = notification.item.tenant
+            frame = make_frame(self._event_id(tenant, row.pos, notification.part), notification)
+            by_tenant.setdefault(tenant, []).append((notification, frame))
         for tenant, made in by_tenant.items():
             together = b"".join([frame for _, frame in made])
             for listener in list(self._listeners.get(tenant, ())):
@@ -386,7 +388,7 @@ class FeedFollower:
                 if not listener.runs and not listener.types:
                     listener.put(together)
                     continue
-                mine = [frame for news, frame in made if listener.wants(news)]
+                mine = [frame for notification, frame in made if listener.wants(notification)]
                 if mine:
                     listener.put(mine[0] if len(mine) == 1 else b"".join(mine))
 

@@ -48,7 +48,7 @@ class Observer:
         store: Any = orchestrator.store
         if hasattr(store, "clock_doubt_us"):  # a SQLite file
             gauges["tenure_clock_doubt_seconds"] = (
-                "How far this host's clock is ahead of the file's time where it is doubted; behind, below 0",
+                "How far this host's clock is ahead of the file's time (below 0: behind) while it is ignored; else 0",
                 lambda: store.clock_doubt_us / SECOND_US,
             )
         counters["tenure_commands"] = ("Commands carried out", lambda: float(orchestrator.commands))

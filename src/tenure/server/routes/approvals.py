@@ -45,8 +45,8 @@ async def list_approvals(
         if status not in (None, "requested"):
             raise TenureError(
                 "INVALID_INPUT",
-                "over all runs only open questions are listed",
-                (Detail("run", "names the run whose questions of other statuses are meant"),),
+                "without `run`, only status=requested is listed",
+                (Detail("run", "required to list questions of another status"),),
             )
         return await _page_of_open(request, kind, limit, cursor)
     found = await request.engine.scope.reader.approvals(ids.run_int(run))

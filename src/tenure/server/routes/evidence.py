@@ -127,7 +127,7 @@ async def get_proof(
     try:
         note = None if checkpoint is None else base64.urlsafe_b64decode(checkpoint)
     except (binascii.Error, ValueError) as fault:
-        raise TenureError("INVALID_INPUT", "`checkpoint` is a checkpoint in base64url") from fault
+        raise TenureError("INVALID_INPUT", "`checkpoint` must be a checkpoint in base64url") from fault
     proof = await load_proof(
         request.engine.scope, row, None if note is None else signed_notes.parse_checkpoint(note)
     )
@@ -195,17 +195,17 @@ async def get_leaf_proof(
     ] = None,
 ) -> Response[str]:
     """In the format of C2SP's tlog-proof; `extra` is the leaf. For a run, see GET /runs/{id}/evidence/{part}/proof."""
-    store, book = request.engine.store, TenantLedger(request.engine.store, request.who.tenant)
-    leaves: list[LedgerLeafRow] = await store.read("leaves_after", book.tenant, index - 1, 1)
+    store, ledger = request.engine.store, TenantLedger(request.engine.store, request.who.tenant)
+    leaves: list[LedgerLeafRow] = await store.read("leaves_after", ledger.tenant, index - 1, 1)
     if not leaves or leaves[0].pos != index:
         raise TenureError("NOT_FOUND", f"the ledger has no leaf {index}")
     checkpoint = None
     if size is not None:
-        found: list[SignedCheckpointRow] = await store.read("ledger_checkpoints_from", book.tenant, size)
+        found: list[SignedCheckpointRow] = await store.read("ledger_checkpoints_from", ledger.tenant, size)
         if not found or found[0].size != size:
             raise TenureError("NOT_FOUND", f"the ledger has no checkpoint of {size} leaves")
         checkpoint = signed_notes.parse_checkpoint(found[0].note)
-    return Response(content=await book.proof(leaves[0], checkpoint), media_type="text/plain")
+    return Response(content=await ledger.proof(leaves[0], checkpoint), media_type="text/plain")
 
 
 @get("/ledger/consistency", summary="The proof that the ledger has only grown")

@@ -105,7 +105,7 @@ async def receive_slack_command(request: ApiRequest, hook_id: FromPath[str]) -> 
         code = await request.service.identity.slack_code(hook.tenant, team, user)
         return SlackReply(
             text=f"Your code is {code}. Sign in to Tenure as yourself and send it with `PUT /me/slack`;"
-            " it works once, and not for long."
+            " it can be used once, within ten minutes."
         )
     if msgspec.json.decode(hook.settings, type=HookSettings).linked_only:
         person = await request.service.identity.find_person_by_slack(hook.tenant, team, user)
@@ -130,7 +130,7 @@ def _describe_delivery(command: str, received: DeliveryStatus) -> str:
         return f"{'Already started' if received.duplicate else 'Started'}: {received.run_id}"
     return {
         "received": f"{command} was received; its run starts in a moment.",
-        "ignored": f"Nothing here answers to that {command}.",
+        "ignored": f"No rule of this hook matches {command}.",
     }.get(received.status, f"{command} could not be carried out: {received.note}")
 
 
@@ -138,18 +138,18 @@ def _describe_delivery(command: str, received: DeliveryStatus) -> str:
 async def receive_slack_action(request: ApiRequest, hook_id: FromPath[str]) -> SlackReply:
     """The buttons `tenure.approve` and `tenure.reject`, with the value `{approval id}:{revision}:{digest}`."""
     hook, headers, body = await _verify(request, "slack", hook_id)
-    read, said = await run_sized(body, events.parse_slack_action, headers, body)
+    read, payload = await run_sized(body, events.parse_slack_action, headers, body)
     if not await request.service.hook_verifier.is_first(hook, read):
         return SlackReply(text="That click was answered already.")
-    actions = said.get("actions")
+    actions = payload.get("actions")
     clicked = actions[0] if isinstance(actions, list) and actions else None
     name = clicked.get("action_id") if isinstance(clicked, dict) else None
     if not isinstance(clicked, dict) or name not in _DECISIONS:
-        return SlackReply(text="Nothing here answers to that.")
+        return SlackReply(text="Tenure does not know this button.")
     try:
-        await request.service.hook_verifier.check_slack_app(hook, headers, body, _id(said, "team"))
+        await request.service.hook_verifier.check_slack_app(hook, headers, body, _id(payload, "team"))
         person = await request.service.identity.find_person_by_slack(
-            hook.tenant, _id(said, "team"), _id(said, "user")
+            hook.tenant, _id(payload, "team"), _id(payload, "user")
         )
         if person is None:
             return _not_linked("/tenure")
@@ -159,14 +159,14 @@ async def receive_slack_action(request: ApiRequest, hook_id: FromPath[str]) -> S
 
 
 def _refused(refused: TenureError) -> SlackReply:
-    """Law 2."""
+    """The reply to a user whose request was refused. A failure of the server is raised (law 2)."""
     if refused.spec.status >= 500:
         raise refused
     return SlackReply(text=f"{refused.code}: {refused.message.rstrip('.')}. {refused.spec.remedy}")
 
 
-def _id(said: dict[str, Any], word: str) -> str:
-    value = said.get(word)
+def _id(payload: dict[str, Any], word: str) -> str:
+    value = payload.get(word)
     return str(value.get("id", "")) if isinstance(value, dict) else ""
 
 
@@ -177,7 +177,7 @@ async def _decide(request: ApiRequest, person: PersonRow, decision: str, value: 
         raise events.malformed_request("the button's value is not {approval id}:{revision}:{digest}")
     roles = frozenset(msgspec.json.decode(person.roles, type=list[str]))
     if "approver" not in roles:
-        raise TenureError("FORBIDDEN", "deciding is for: approver")
+        raise TenureError("FORBIDDEN", "only people with the role approver can decide")
     request.scope["user"] = Principal(
         kind="person",
         tenant=person.tenant,

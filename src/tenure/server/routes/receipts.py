@@ -104,11 +104,11 @@ async def settle_receipt(
     if data.result is not None and data.outcome != "done":
         raise field_error("result", "only what was done has a result")
     await request.engine.approvals.check_not_involved(request.who, row.run_id)
-    told = await request.engine.receipts.settle_row(
+    result = await request.engine.receipts.settle_row(
         row, data.outcome, person=request.who.actor, result=data.result, reason=data.reason
     )
     return SettleResult(
-        id=receipt_id, run_id=ids.run_text(row.run_id), state=told["state"], again=told["again"]
+        id=receipt_id, run_id=ids.run_text(row.run_id), state=result["state"], again=result["again"]
     )
 
 

@@ -244,18 +244,18 @@ async def signal_run(
     data: JSONBody[SignalRequest | None] = None,
 ) -> Response[SignalResult]:
     """A wait for the event takes it; otherwise it is buffered for a later wait. Under one key or event id it counts once."""
-    said, engine, number = data or SignalRequest(), request.engine, ids.run_int(run_id)
+    body, engine, number = data or SignalRequest(), request.engine, ids.run_int(run_id)
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
-        event_id = said.event_id
+        event_id = body.event_id
         if event_id is None and held is not None:
             event_id = f"key:{sha256(held.record.name.encode()).hexdigest()}"
-        told = await engine.signal(
-            run_id, name, said.data, event_id=event_id, source=said.source, involved=request.who.people
+        result = await engine.signal(
+            run_id, name, body.data, event_id=event_id, source=body.source, involved=request.who.people
         )
-        if told.again and said.event_id is None and held is not None and held.first:
-            raise key_expired_error(number, "was told this long ago")
-        return StoredResponse.of(told, run_id=number)
+        if result.again and body.event_id is None and held is not None and held.first:
+            raise key_expired_error(number, "received this event under an expired record")
+        return StoredResponse.of(result, run_id=number)
 
     return await idempotent(request, operation, run_id=number)
 
@@ -271,11 +271,11 @@ async def resume_run(
 ) -> Response[RunCreated]:
     """A finished run continues as a new run that reuses its results (201). For a run that waits for an event or a time, the wait is
     ended (200); an approval never is."""
-    said, engine, number = data or ResumeRequest(), request.engine, ids.run_int(run_id)
+    body, engine, number = data or ResumeRequest(), request.engine, ids.run_int(run_id)
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
         command = await engine.runs.build_resumed(
-            run_id, happened=said.happened, repeat=said.repeat, involved=request.who.people
+            run_id, happened=body.happened, repeat=body.repeat, involved=request.who.people
         )
         if command is not None:
             return await start_from_run(engine.scope, command, request.who, request.request_id, held)
@@ -369,13 +369,13 @@ async def _find_matching(engine: Engine, asked: CancelFilter) -> list[int]:
 def _labels(given: str | list[str] | None) -> dict[str, str]:
     parts = [one.partition("=") for one in ([given] if isinstance(given, str) else given or [])]
     if not all(name and equals for name, equals, _ in parts):
-        raise field_error("filter.label", "a label is key=value")
+        raise field_error("filter.label", "must have the form key=value")
     return {name: value for name, _, value in parts}
 
 
 def _moment(field: str, moment: datetime) -> int:
     if moment.tzinfo is None:
-        raise field_error(f"filter.{field}", "a moment has its offset, like 2026-02-14T08:00:00Z")
+        raise field_error(f"filter.{field}", "must include a UTC offset, such as 2026-02-14T08:00:00Z")
     return us(moment.timestamp())
 
 

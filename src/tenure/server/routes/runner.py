@@ -115,7 +115,7 @@ async def claim_steps(request: ApiRequest, data: JSONBody[p.ClaimRequest]) -> p.
 async def send_messages(request: ApiRequest, data: JSONBody[p.MessageBatch]) -> p.MessageBatchReply:
     """Carries out the messages, in order for each lease, and then a claim. There is one answer for each message, in order."""
     if len(data.messages) > p.MESSAGES_MAX:
-        raise TenureError("INVALID_INPUT", f"a request has at most {p.MESSAGES_MAX} messages")
+        raise TenureError("INVALID_INPUT", f"a request must have at most {p.MESSAGES_MAX} messages")
     if data.claim is not None:
         data.claim.check()
     answers = await request.service.messages.handle_batch(request.who, data.messages)
@@ -213,7 +213,7 @@ async def perform_act(
     acting = asyncio.ensure_future(
         request.service.engine.work_source.act(lease, ACT_CALL.decode(data), lambda: held_until)
     )
-    # An act that was begun goes on if the client disconnects. A repeated request gets its result.
+    # An act that was begun continues if the client disconnects. A repeated request gets its result.
     return ACT_REPLY.encode(await asyncio.shield(acting))
 
 

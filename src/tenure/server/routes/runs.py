@@ -112,7 +112,9 @@ def _labels(given: list[str]) -> dict[str, str]:
     wrong = next(("".join(part) for part in parts if not (part[0] and part[1])), None)
     if wrong is not None:
         raise TenureError(
-            "INVALID_INPUT", f"{wrong!r} is no label", (Detail("label", "has the form key=value"),)
+            "INVALID_INPUT",
+            f"{wrong!r} is not a label: write key=value",
+            (Detail("label", "must have the form key=value"),),
         )
     return {key: value for key, _, value in parts}
 
@@ -147,7 +149,7 @@ async def get_run(
         raise TenureError(
             "INVALID_INPUT",
             f"only {run_documents.PROFILE} has documents below a run",
-            (Detail("at", f"goes with profile={run_documents.PROFILE}"),),
+            (Detail("at", f"can only be used with profile={run_documents.PROFILE}"),),
         )
     if profile is not None:
         profiles.get(profile)

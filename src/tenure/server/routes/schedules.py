@@ -85,7 +85,7 @@ async def _read_fields(request: ApiRequest, text: ScheduleFields) -> dict[str, A
     """The arguments of `Schedules.create` and `edit`, with the plan of the registered workflow."""
     who = request.who
     known = await request.engine.runtime.catalog.find(who.tenant, text.workflow, text.version)
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "cron": text.cron,
         "zone": text.zone,
         "catch_up": text.catch_up,
@@ -99,9 +99,9 @@ async def _read_fields(request: ApiRequest, text: ScheduleFields) -> dict[str, A
     }
     if known.declared is not None:
         known.begin(text.input)  # what is wrong with it is named by its place in the request
-        return {**said, "workflow": known.declared}
+        return {**fields, "workflow": known.declared}
     known.begin({**text.input, "slot": ""} if text.pass_slot else text.input)
-    return {**said, "workflow": known.name, "version": known.version, "plan": known.plan}
+    return {**fields, "workflow": known.name, "version": known.version, "plan": known.plan}
 
 
 def _schedules(request: ApiRequest, workspace: str = "default") -> Schedules:
@@ -129,10 +129,10 @@ async def create_schedule(request: ApiRequest, data: JSONBody[NewSchedule]) -> R
     schedulers run."""
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
-        said = await _read_fields(request, data)
-        workflow, cron = said.pop("workflow"), said.pop("cron")
+        fields = await _read_fields(request, data)
+        workflow, cron = fields.pop("workflow"), fields.pop("cron")
         made = await _schedules(request, data.workspace).create(
-            data.name, workflow, cron, paused=data.paused, **said
+            data.name, workflow, cron, paused=data.paused, **fields
         )
         return StoredResponse.of(made, 201)
 
@@ -155,12 +155,12 @@ async def update_schedule(request: ApiRequest, data: JSONBody[ScheduleUpdate]) -
     """Replace all of its fields. Its next slot is in the future."""
     of, schedules = _name(request), _schedules(request)
     old = await schedules.show(of)
-    said = await _read_fields(request, data)
+    fields = await _read_fields(request, data)
     if (
         data.owner is None and request.who.person is None
     ):  # a person who changes it requests its runs from now on
-        said["owner"] = old.owner
-    return await schedules.edit(of, revision=data.revision, **said)
+        fields["owner"] = old.owner
+    return await schedules.edit(of, revision=data.revision, **fields)
 
 
 class ConfirmedSchedule(Schedule, frozen=True, kw_only=True):

@@ -138,7 +138,7 @@ def _columns(request: ApiRequest, text: WebhookFields) -> dict[str, Any]:
     problem = request.service.secrets.problem(text.secret, request.who.tenant)
     found = [] if problem is None else [Detail("secret", problem)]
     if text.workflow is not None and not text.workflow.isprintable():
-        found.append(Detail("workflow", "is printable"))
+        found.append(Detail("workflow", "must consist of printable characters"))
     if found:
         raise TenureError("INVALID_INPUT", f"{found[0].path}: {found[0].problem}", tuple(found))
     return {

@@ -1,1 +1,1 @@
-"""What others tell us: verified, taken down, mapped by rules, carried out once."""
+"""Hooks: their registry, the verification of signatures, parsing of events, rules, and the intake of deliveries."""

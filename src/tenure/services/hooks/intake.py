@@ -178,13 +178,13 @@ class HookIntake:
                 self.set_aside += 1
                 log.error("delivery_set_aside", hook=hook.id, delivery=delivery.id, why=done.note)
         except TenureError as refused:  # the database or the queue: try again later
-            log.warning("delivery_put_off", hook=hook.id, delivery=delivery.id, error=refused.code)
+            log.warning("delivery_postponed", hook=hook.id, delivery=delivery.id, error=refused.code)
             try:
                 await self.deliveries.postpone(
                     delivery, held, clean_note(f"postponed, {refused.code}: {refused.message}")
                 )
             except TenureError as lost:
-                log.warning("delivery_kept", hook=hook.id, delivery=delivery.id, error=lost.code)
+                log.warning("postpone_failed", hook=hook.id, delivery=delivery.id, error=lost.code)
 
     async def _settle(
         self, hook: HookRow, delivery: DeliveryRow, held: HeldRecord, done: DeliveryOutcome
@@ -232,7 +232,7 @@ class HookIntake:
         actor = f"hook:{hook.id}"
         scope = Scope(self._runtime, hook.tenant, rule.workspace or hook.workspace, actor)
         trigger = _trigger(hook, delivery, found, body)
-        requester, behind = await self._people(hook, delivery, body)
+        requester, involved = await self._people(hook, delivery, body)
         asked = StartRun(
             workflow=rule.workflow,
             version=rule.version,
@@ -248,7 +248,7 @@ class HookIntake:
         caller = RunCaller(
             context=c.Context(actor, "webhook", delivery.name),
             requester=requester,
-            involved=behind,
+            involved=involved,
             key=delivery.name,
             source=KEY_SOURCES[hook.kind],
             # The hash covers only the key: if the rules change between two tries, there is still one run.
@@ -279,16 +279,16 @@ class HookIntake:
     async def _people(self, hook: HookRow, delivery: DeliveryRow, body: Any) -> tuple[str, str]:
         """The requester, and the other involved people. The requester is the hook's owner, or the known person who typed a command in
         Slack. Involved are also the owner, people whose changes of the hook are unconfirmed, people who requested a replay, and everybody
-        who has or had an account behind the event: the author, pusher and sender at GitHub, or the author of the command in Slack. An
+        who has or had one of the accounts of the event: the author, pusher and sender at GitHub, or the author of the command in Slack. An
         account that never belonged to a person is involved itself."""
-        behind = join_people(hook.owner, hook.unconfirmed, delivery.replayed_by)
+        involved = join_people(hook.owner, hook.unconfirmed, delivery.replayed_by)
         if hook.kind == "slack" and isinstance(body, dict):
             accounts = [slack_account(body)]
         elif hook.kind == "github":
             # An id has no blanks.
             accounts = [f"github:{'_'.join(login.split()).lower()}" for login in github_people(body)]
         else:
-            return hook.owner, behind
+            return hook.owner, involved
         must_be_known = (
             hook.kind == "slack" or msgspec.json.decode(hook.settings, type=HookSettings).known_authors_only
         )
@@ -304,8 +304,8 @@ class HookIntake:
                 hook.tenant, *accounts[0].removeprefix("slack:").split("/", 1)
             )
             if person is not None:
-                return f"person:{person.id}", join_people(behind, person.unconfirmed, *people)
-        return hook.owner, join_people(behind, *people)
+                return f"person:{person.id}", join_people(involved, person.unconfirmed, *people)
+        return hook.owner, join_people(involved, *people)
 
 
 def _give_up(delivery: DeliveryRow, held: HeldRecord) -> DeliveryOutcome | None:

@@ -187,12 +187,12 @@ class Hooks(Service):
         not repeat it."""
         found = await run_in_thread(find_problems, fields.rules)
         if not 1 <= len(fields.secrets) <= SECRETS_MAX:
-            found.append(Detail("secrets", f"there is one, or during a rotation {SECRETS_MAX}"))
+            found.append(Detail("secrets", f"must have one reference, or {SECRETS_MAX} during a rotation"))
         references = {f"secrets[{at}]": one for at, one in enumerate(fields.secrets)}
         found += self._reference_problems(references, secrets)
         found += self._card_problems(fields.settings, secrets)
         found += [
-            Detail(name, "is printable")
+            Detail(name, "must consist of printable characters")
             for name in ("name", "workspace")
             if not getattr(fields, name).isprintable()
         ]
@@ -218,9 +218,9 @@ class Hooks(Service):
     def _card_problems(self, settings: HookSettings, secrets: Secrets) -> _List[Detail]:
         found = []
         if (settings.channel is None) != (settings.token is None):
-            found.append(Detail("settings.channel", "channel and token belong together"))
+            found.append(Detail("settings.channel", "must be set together with settings.token"))
         if settings.channel is not None and _CHANNEL.fullmatch(settings.channel) is None:
-            found.append(Detail("settings.channel", "is a channel's id, like C0123456789"))
+            found.append(Detail("settings.channel", "must be the id of a channel, such as C0123456789"))
         if settings.token is not None:
             found += self._reference_problems({"settings.token": settings.token}, secrets)
         return found

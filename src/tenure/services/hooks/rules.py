@@ -53,7 +53,9 @@ def _problems(rules: list[HookRule]) -> Iterator[Detail]:
         if (rule.workflow is None) == (rule.signal is None):
             yield Detail(at, "needs either `workflow`, to start a run, or `signal` and `run`")
         if (rule.signal is None) != (rule.run is None):
-            yield Detail(at, "`signal` and `run` belong together: the event, and the run that gets it")
+            yield Detail(
+                at, "`signal` and `run` must be set together: the event, and the run that receives it"
+            )
         if rule.supersede and rule.concurrency_key is None:
             yield Detail(f"{at}.supersede", "needs a `concurrency_key`")
         for word in ("workflow", "version", "workspace", "profile", "signal"):

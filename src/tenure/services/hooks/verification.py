@@ -4,7 +4,7 @@ Laws:
 1. A hook's id names the tenant. A hook that is unknown, disabled or of a closed tenant is the same HOOK_NOT_FOUND.
 2. A signature is verified over the bytes that were sent, before they are parsed (I34).
 3. A signed message of Slack counts once: a command by the key of its delivery, a click by the same key.
-4. Which person a Slack account belongs to is believed only of an app that the installation's operator has registered for that team.
+4. The person of a Slack account is accepted only from an app that the installation's operator has registered for that team.
    Whoever creates a hook may know the hook's secret, but not the app's.
 """
 
@@ -40,8 +40,6 @@ async def run_sized(body: bytes, function: Callable[..., T], *args: Any, **kwarg
 
 
 class HookVerifier:
-    """See the laws above."""
-
     def __init__(self, repositories: Repositories, deliveries: HookDeliveries, secrets: Secrets) -> None:
         self._identity, self._keys = repositories.identity, repositories.keys
         self._deliveries = deliveries

@@ -86,7 +86,7 @@ class Clients(IdentityService):
         return show_client(await self._change(make))
 
     async def close(self, client: str) -> ApiClient:
-        """Close a client for good: its keys stop working."""
+        """Close a client permanently: its keys stop working."""
 
         def make(now: int) -> Transaction[ChangeResult[ClientRow]]:
             row = yield from self._client(client)

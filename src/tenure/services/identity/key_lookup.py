@@ -1,7 +1,7 @@
 """Looks up keys and sessions for authentication, with a cache.
 
 Laws:
-1. A key or session that was looked up is believed for `cache_seconds`: a revoked key works for that much longer at most.
+1. A key or session that was looked up is cached for `cache_seconds`: a revoked key works for that much longer at most.
 2. The cache is bounded, and unknown ids cannot displace known ones.
 3. Requests that need the same key at the same time share one read.
 """
@@ -58,9 +58,9 @@ class KeyLookup:
         self._reads: dict[str, tuple[float, asyncio.Future[KeyOwner | None]]] = {}
         """Keys that are being read, and since when."""
         self._unknown: dict[str, float] = {}
-        """Key ids that do not exist, and until when that is believed."""
+        """Key ids that do not exist, and until when that is cached."""
         self._sessions: dict[bytes, tuple[float, str]] = {}
-        """Hashes of sessions: until when they are believed, and their keys."""
+        """Hashes of sessions: until when they are cached, and their keys."""
         self._writes: set[asyncio.Task[None]] = set()
 
     def cached(self, key_id: str) -> KnownKey | None:

@@ -97,7 +97,7 @@ class People(IdentityService):
         return show_person(await self._change(make))
 
     async def close(self, person: str) -> Person:
-        """Close a person for good: their keys and enrolment codes stop working, and their Slack account is free again."""
+        """Close a person permanently: their keys and enrolment codes stop working, and their Slack account is free again."""
 
         def make(now: int) -> Transaction[ChangeResult[PersonRow]]:
             row = yield from self._person(person)

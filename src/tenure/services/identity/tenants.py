@@ -136,7 +136,7 @@ class Tenants(IdentityService):
         """Register the Slack app of a team by the references of its signing secret. People of the tenant link accounts and decide
         through it. The caller has checked that the tenant may use these references."""
         if not _TEAM.fullmatch(team):
-            raise field_error("team", "a Slack team id looks like T0123456789")
+            raise field_error("team", "a Slack team id must look like T0123456789")
         if not 1 <= len(secrets) <= SLACK_SECRETS_MAX:
             raise field_error("secrets", f"give one secret, or {SLACK_SECRETS_MAX} during a rotation")
 

@@ -43,7 +43,7 @@ def check_or_make_id(given: str | None, prefix: str) -> str:
     if not is_id(given):
         raise field_error(
             "id",
-            "an id has 1 to 64 letters, digits, dots, dashes and underscores, and begins with a letter or digit",
+            "an id must have 1 to 64 letters, digits, dots, dashes and underscores, and begin with a letter or digit",
         )
     return given
 

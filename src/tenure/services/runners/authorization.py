@@ -5,7 +5,7 @@ Laws:
 2. The id of a child must be unused and recent: an old id may have belonged to a deleted run that other processes still know. An id in use
    is accepted only if this lease's run started that child: the message is a repeat.
 3. A child's plan has no commands: they come from workflow files.
-4. Any other payload that begins like a reference is refused, except the output of a run that goes on as another.
+4. Any other payload that begins like a reference is refused, except the output of a run that continues as another.
 """
 
 from __future__ import annotations

@@ -666,7 +666,7 @@ delete from tenure.run where id = any(?::bigint[]) and finished_at is not null
     and (id <> all(?::bigint[]) or id in (select id from ok)) returning id
 
 -- name: delete_run_spec
--- A spec with an idempotency key is kept: the key has created its run for good (rule 8).
+-- A spec with an idempotency key is kept: the key has created its run permanently (rule 8).
 delete from tenure.run_spec where run_id = any (array(select id from gone)) and idempotency_key is null
 
 -- name: delete_step

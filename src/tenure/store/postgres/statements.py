@@ -75,7 +75,7 @@ SQL = {name: text.format_map(_WORDS) for name, text in query_registry.load_queri
 
 
 async def run_query(
-    link: PostgresConnection,
+    connection: PostgresConnection,
     name: str,
     rows: Sequence[tuple[Any, ...]],
     scalars: tuple[Any, ...],
@@ -85,7 +85,7 @@ async def run_query(
         scalars = (shift_us,)
     elif not rows and name in port.BY_ROW:
         return []
-    statement = await link.statement(SQL[name])
+    statement = await connection.statement(SQL[name])
     found = await statement.fetch(*zip(*rows, strict=True), *scalars)
     make: Callable[[], list[Any]] = partial(list, starmap(query_registry.ANSWERS[name], found))
     return make() if len(found) <= ROWS_MADE_ON_LOOP_MAX else await run_in_thread(make)

@@ -118,8 +118,8 @@ class PostgresStore:
         """Connect, check the schema's version (STORE_NOT_MIGRATED, STORE_TOO_NEW) and the role's rights
         (STORE_PERMISSION_DENIED)."""
         await self._run_repeatable(self._check)
-        for link in reversed(self._readers):
-            self._free_readers.put_nowait(link)
+        for connection in reversed(self._readers):
+            self._free_readers.put_nowait(connection)
         self._notifier.start()
         self._open = True
 
@@ -162,9 +162,9 @@ class PostgresStore:
     async def close(self) -> None:
         self._open = False
         await self._notifier.stop()
-        for link in (*self._lanes.values(), *self._readers):
-            async with link.turn:
-                await link.close()
+        for connection in (*self._lanes.values(), *self._readers):
+            async with connection.turn:
+                await connection.close()
         while not self._free_readers.empty():
             self._free_readers.get_nowait()
 
@@ -187,17 +187,17 @@ class PostgresStore:
     # ---------------------------------------------------------------------------------- transactions
 
     async def transact(self, make: Callable[[], Transaction[T]], *, lane: int = 0, single: bool = False) -> T:
-        link = self._lane(lane)
-        async with self._turn(link) as deadline:
+        connection = self._lane(lane)
+        async with self._turn(connection) as deadline:
             pause = PAUSE_SECONDS_MIN
             refused = False
             while True:
-                await link.ready(deadline)
-                run = self._run_single if single and link.settled else self._run
+                await connection.ready(deadline)
+                run = self._run_single if single and connection.settled else self._run
                 try:
-                    return await run(link, make())
+                    return await run(connection, make())
                 except ConnectionLost as fault:
-                    link.drop()
+                    connection.drop()
                     again, refused = refused, isinstance(fault, WriteRefused)
                     # After one refusal the next connection leads to a primary; if that refuses too, the database is read-only.
                     if (again and refused) or time.monotonic() + pause >= deadline:
@@ -208,14 +208,14 @@ class PostgresStore:
     async def read(self, name: str, *scalars: Any, rows: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
         if not self._open:
             raise TenureError("STORE_UNAVAILABLE", "the store is closed")
-        link = await self._free_readers.get()
+        connection = await self._free_readers.get()
         try:
-            async with self._turn(link, self.read_seconds) as deadline:
+            async with self._turn(connection, self.read_seconds) as deadline:
                 refused = False
                 while True:
-                    await link.ready(deadline)
+                    await connection.ready(deadline)
                     try:
-                        return await run_query(link, name, rows, scalars, self._shift_us)
+                        return await run_query(connection, name, rows, scalars, self._shift_us)
                     except Exception as fault:
                         known = translate_error(fault)
                         if isinstance(known, DataRejected | asyncpg.InterfaceError):
@@ -226,61 +226,63 @@ class PostgresStore:
                         again, refused = refused, isinstance(known, WriteRefused)
                         if (again and refused) or time.monotonic() + PAUSE_SECONDS_MIN >= deadline:
                             raise unavailable_error(fault) from fault
-                    link.drop()
+                    connection.drop()
                     await asyncio.sleep(PAUSE_SECONDS_MIN)
         finally:
-            self._free_readers.put_nowait(link)
+            self._free_readers.put_nowait(connection)
 
     def commit_inline(self, decide: Callable[[int], Save | None]) -> Saved | None:
         del decide
         raise WriteConflict("a commit is a round trip")
 
     async def put_caps(self, caps: list[Cap]) -> None:
-        link = self._lane(0)
-        async with self._turn(link) as deadline:
-            await link.ready(deadline)
+        connection = self._lane(0)
+        async with self._turn(connection) as deadline:
+            await connection.ready(deadline)
             try:
-                statement = await link.statement(SQL["save_cap"])
+                statement = await connection.statement(SQL["save_cap"])
                 await statement.fetch(list(map(msgspec.structs.astuple, caps)))
             except Exception as fault:
                 raise _final_error(fault) from fault
 
     def _lane(self, number: int) -> PostgresConnection:
         """A commit lane's connection; claims and heartbeats have lanes of their own beyond `lanes_max`."""
-        link = self._lanes.get(number)
-        if link is None:
-            link = PostgresConnection(self._target, self._lane_settings, self._silence_seconds)
-            self._lanes[number] = link
-        return link
+        connection = self._lanes.get(number)
+        if connection is None:
+            connection = PostgresConnection(self._target, self._lane_settings, self._silence_seconds)
+            self._lanes[number] = connection
+        return connection
 
     @asynccontextmanager
-    async def _turn(self, link: PostgresConnection, seconds: float | None = None) -> AsyncIterator[float]:
+    async def _turn(
+        self, connection: PostgresConnection, seconds: float | None = None
+    ) -> AsyncIterator[float]:
         """Exclusive use of a connection, until a deadline. A canceled caller leaves no half-done transaction."""
         deadline = time.monotonic() + (self._patience_seconds if seconds is None else seconds)
-        async with link.turn:
+        async with connection.turn:
             if not self._open:
                 raise TenureError("STORE_UNAVAILABLE", "the store is closed")
             try:
                 yield deadline
             except asyncio.CancelledError:
-                link.leave()
+                connection.leave()
                 raise
 
-    async def _run_single(self, link: PostgresConnection, transaction: Transaction[T]) -> T:
+    async def _run_single(self, connection: PostgresConnection, transaction: Transaction[T]) -> T:
         """Run a transaction of one save as one statement, which is its own commit."""
         save = next(transaction)
         assert isinstance(save, Save), "a single transaction is one save"
         shift_us = self._shift_us
         parts, params = pack_save(save, shift_us)
-        statement = await link.statement(compose_save(parts))
+        statement = await connection.statement(compose_save(parts))
         try:
             ids, now_us, _ = await statement.fetchrow(*params)
         except Exception as fault:
             if is_connection_error(fault):
-                link.drop()
+                connection.drop()
             if getattr(fault, "sqlstate", None) != LATE_SAVE:
                 raise translate_error(fault, in_commit=True) from fault
-            ids, now_us = (), (await self._answer(link, Query("now")))[0].now_us
+            ids, now_us = (), (await self._answer(connection, Query("now")))[0].now_us
         self._heard = (now_us - shift_us, time.monotonic_ns() // 1000)
         try:
             transaction.send(Saved(set(ids), now_us))
@@ -289,7 +291,7 @@ class PostgresStore:
             return result
         raise AssertionError("a single transaction is one save")
 
-    async def _run(self, link: PostgresConnection, transaction: Transaction[T]) -> T:
+    async def _run(self, connection: PostgresConnection, transaction: Transaction[T]) -> T:
         """Answer the requests of a transaction, and commit. Its own errors are raised as they are.
 
         The database's transaction begins with the first request that locks or writes. Until then, reading within a
@@ -304,66 +306,68 @@ class PostgresStore:
                 request, result = await run_in_thread(resume) if aside else resume()
                 if request is None:
                     if begun:
-                        await self._command(link, "commit")
+                        await self._command(connection, "commit")
                     return result
                 if isinstance(request, LeaveEventLoop):
                     aside, answer = True, None
                     continue
                 if not begun and (isinstance(request, Save) or request.name in LOCKING):
-                    await self._command(link, link.begin)
+                    await self._command(connection, connection.begin)
                     begun = True
                 if aside and isinstance(request, Save):
-                    answer = await self._save_long(link, request)
+                    answer = await self._save_long(connection, request)
                 else:
-                    answer = await self._answer(link, request)
+                    answer = await self._answer(connection, request)
         except BaseException as fault:
             transaction.close()
             if isinstance(fault, ConnectionLost | AmbiguousCommit):
-                link.drop()
+                connection.drop()
             elif begun and isinstance(fault, Exception):
-                await self._roll_back(link)
+                await self._roll_back(connection)
             raise
 
-    async def _answer(self, link: PostgresConnection, request: Query | Save) -> Any:
+    async def _answer(self, connection: PostgresConnection, request: Query | Save) -> Any:
         shift_us = self._shift_us
         if isinstance(request, Save):
-            return await self._save(link, *pack_save(request, shift_us), shift_us)
+            return await self._save(connection, *pack_save(request, shift_us), shift_us)
         try:
-            return await run_query(link, request.name, request.rows, request.scalars, shift_us)
+            return await run_query(connection, request.name, request.rows, request.scalars, shift_us)
         except Exception as fault:
             raise translate_error(fault) from fault
 
-    async def _save_long(self, link: PostgresConnection, save: Save) -> Saved:
+    async def _save_long(self, connection: PostgresConnection, save: Save) -> Saved:
         """Run a save in several statements, packed in a thread."""
         shift_us = self._shift_us
         first, rest = split_save(save)
-        saved = await self._save(link, *await run_in_thread(lambda: pack_save(first, shift_us)), shift_us)
+        saved = await self._save(
+            connection, *await run_in_thread(lambda: pack_save(first, shift_us)), shift_us
+        )
         for part in rest(saved.ids):
-            await self._save(link, *await run_in_thread(partial(pack_save, part, shift_us)), shift_us)
+            await self._save(connection, *await run_in_thread(partial(pack_save, part, shift_us)), shift_us)
         return saved
 
     async def _save(
-        self, link: PostgresConnection, parts: frozenset[str], params: list[Any], shift_us: int
+        self, connection: PostgresConnection, parts: frozenset[str], params: list[Any], shift_us: int
     ) -> Saved:
         try:
-            statement = await link.statement(compose_save(parts))
+            statement = await connection.statement(compose_save(parts))
             ids, now_us, _ = await statement.fetchrow(*params)
             self._heard = (now_us - shift_us, time.monotonic_ns() // 1000)
             return Saved(set(ids), now_us)
         except Exception as fault:
             raise translate_error(fault) from fault
 
-    async def _command(self, link: PostgresConnection, text: str) -> None:
+    async def _command(self, connection: PostgresConnection, text: str) -> None:
         try:
-            await link.command(text)
+            await connection.command(text)
         except Exception as fault:
             raise translate_error(fault, in_commit=text == "commit") from fault
 
-    async def _roll_back(self, link: PostgresConnection) -> None:
+    async def _roll_back(self, connection: PostgresConnection) -> None:
         try:
-            await link.command("rollback")
+            await connection.command("rollback")
         except Exception:  # a fresh connection is clean
-            link.drop()
+            connection.drop()
 
     # ------------------------------------------------------------------------------- time and wake-ups
 

@@ -29,7 +29,7 @@ def open_connection(path: str, *, create: bool) -> apsw.Connection:
     if path != IN_MEMORY and not path.startswith("file:"):
         _check_path(path, create=create)
         if create and not os.path.exists(path):
-            # SQLite gives the mode of this private file to the files that it creates beside it.
+            # SQLite gives the mode of this private file to the files that it creates in the same folder.
             with suppress(OSError):  # SQLite's own error is clearer
                 make_database_file(path)
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI | (apsw.SQLITE_OPEN_CREATE if create else 0)

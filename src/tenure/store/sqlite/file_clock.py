@@ -4,14 +4,14 @@ Laws:
 1. Within one boot of the machine the file has an *anchor*: the difference between its time and the time since boot. The time
    since boot runs on while the machine sleeps, cannot be set, and is the same for all processes. So each process knows the
    expected time.
-2. A reading of the wall clock within DOUBT_US of the expected time counts. Any other reading is doubted and reported; the
+2. A reading of the wall clock within DOUBT_US of the expected time counts. Any other reading is ignored and reported; the
    file's time then continues from the anchor, at the pace of the time since boot. So a process with a wrong clock affects no
    other process, and no lease or timer stands still.
 3. The wall clock is trusted again if the anchor seems to be wrong: this process saw the wall clock being set, or no process has
    confirmed the anchor for UNCONFIRMED_US. Then the file's time runs twice as fast, or half as fast, until both agree. It never
    jumps and never goes back.
 4. After a boot only the last committed time is known: a later reading is trusted (the machine was off), an earlier one is
-   doubted.
+   ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOAD, _SAVE = SQL["load_anchor"], SQL["save_anchor"]
 
 @runtime_checkable
 class BootClock(Protocol):
-    """A clock that also knows the time since boot. With any other clock (tests, the simulator) no reading is doubted."""
+    """A clock that also knows the time since boot. With any other clock (tests, the simulator) no reading is ignored."""
 
     def boot_us(self) -> int:
         """The time since boot, including sleep."""
@@ -71,7 +71,7 @@ class FileClock:
         """The wall clock less the time since boot, when it was last read."""
         self._saw_it_set = False
         self.doubt_us = 0
-        """How far the wall clock is ahead of the file's time (below 0: behind), if it is doubted; else 0."""
+        """How far the wall clock is ahead of the file's time (below 0: behind), if it is ignored; else 0."""
 
     def read(self) -> int:
         """The file's time, without what other processes have committed since `heard`."""
@@ -143,7 +143,7 @@ class FileClock:
     def _doubt(self, apart_us: int) -> None:
         if not self.doubt_us:
             log.warning(
-                "clock_doubted",
+                "clock_ignored",
                 seconds_ahead=round(apart_us / SECOND_US, 3),
                 advice="the file's time continues without this clock; see docs/operating.md",
             )
@@ -151,6 +151,6 @@ class FileClock:
 
     def _believe(self) -> None:
         if self.doubt_us:
-            log.info("clock_believed")
+            log.info("clock_accepted")
         self.doubt_us = 0
         self._saw_it_set = False

@@ -482,7 +482,7 @@ insert into idempotency values (
 delete from run where id = ?1 and finished_at is not null returning id
 
 -- name: delete_run_spec
--- Beneath a deleted run. A spec with an idempotency key is kept: the key has created its run for good (rule 8).
+-- Beneath a deleted run. A spec with an idempotency key is kept: the key has created its run permanently (rule 8).
 delete from run_spec where run_id = ?1 and idempotency_key is null
 
 -- name: delete_step

@@ -208,7 +208,7 @@ class SqliteStore:
             raise TenureError(
                 "STORE_READ_ONLY",
                 f"{self.path} is read-only, and so is its folder: SQLite cannot read it there, because it keeps a"
-                " -shm file beside it; copy it to a folder that can be written",
+                " -shm file next to it; copy it to a folder that can be written",
             ) from fault
 
     def _connect_reader(self) -> apsw.Cursor:
@@ -397,7 +397,7 @@ class SqliteStore:
 
     @property
     def clock_doubt_us(self) -> int:
-        """How far this host's clock is ahead of the file's time (below 0: behind), if it is doubted; else 0."""
+        """How far this host's clock is ahead of the file's time (below 0: behind), if it is ignored; else 0."""
         self._file_time.read()
         return self._file_time.doubt_us
 

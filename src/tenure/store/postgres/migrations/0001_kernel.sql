@@ -1,14 +1,14 @@
--- The kernel's tables: names and columns are those of tenure.kernel.run_rows, in order.
+-- The kernel's tables. Names and columns are those of tenure.kernel.run_rows, in the same order.
 --
 -- Times are whole microseconds since 1970 (bigint). Text has the collation "C", so that both databases
--- order alike and comparing is comparing bytes. There are no foreign keys: a run's rows are written in the
--- commit that locks the run, a check per row would cost a tenth of it, and the doctor looks for orphans.
+-- compare bytes and sort alike. There are no foreign keys: a run's rows are written in the commit that
+-- locks the run, a check per row would cost a tenth of that commit, and the doctor looks for orphans.
 -- run, step and attempt are updated in place: the free space of their pages (fillfactor) keeps an update
--- that touches no indexed column out of the indexes (HOT). So run.version, head, event_at and the
--- counters are in no index, and neither is what a heartbeat writes.
+-- that changes no indexed column out of the indexes (HOT). So run.version, head, event_at, the counters
+-- and the columns that a heartbeat writes are in no index.
 
--- States and counters are domains, because a domain's check is read from the catalog once per connection and a
--- table's own once per statement: on the lone save of one run that was a tenth of the server's work.
+-- States and counters are domains, because the check of a domain is read from the catalog once per connection, and the
+-- check of a table once per statement. For a save of a single run, that was a tenth of the server's work.
 
 create domain counter as integer check (value >= 0);
 create domain run_status as text collate "C" check (value in (
@@ -106,7 +106,7 @@ create index run_wake on run (wake_at) where wake_at is not null;
 create index run_rate on run (tenant, admitted_at) where rated;
 create index run_key_open on run (tenant, concurrency_key, created_at, id)
     where concurrency_key is not null and finished_at is null;
--- One at a time: at most one admitted, unfinished run per concurrency key.
+-- At most one admitted, unfinished run per concurrency key.
 create unique index run_key_held on run (tenant, concurrency_key)
     where concurrency_key is not null and admitted_at is not null and finished_at is null;
 
@@ -200,17 +200,17 @@ create table step (
         not claimable or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)),
     constraint step_resolution_known check (resolution in ('', 'due', 'each', 'skip')),
     constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
-    -- I61: what is to be resolved first, or skipped, is never handed out.
+    -- I61: a step that must be resolved first, or is skipped, is never leased.
     constraint step_unresolved_is_not_claimable check (not claimable or resolution in ('', 'each')),
     constraint step_counters check (max_attempts >= 1)
 ) with (fillfactor = 70);
 
 create unique index step_name on step (run_id, name);
--- What a claim reads, in the order it takes them.
+-- The steps that a claim reads, in the order in which it takes them.
 create index step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable;
 create index step_wake on step (wake_at) where wake_at is not null;
--- Closed is told by finished_at, which a CHECK ties to the state: so a change of state alone stays HOT.
--- The first step is found by its key, and most runs have no other.
+-- A step is closed if finished_at is set, which a CHECK ties to the state: so a change of state alone stays HOT.
+-- The first step is found by its key. Most runs have no other step.
 create index step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
 create table attempt (
@@ -244,8 +244,8 @@ create table attempt (
     constraint attempt_counters check (n >= 1)
 ) with (fillfactor = 70);
 
--- I22: one live lease per step. Tenant and workflow, which are its run's, come first: caps count live leases by them,
--- and stale heartbeats are looked for here.
+-- I22: one live lease per step. The tenant and workflow of its run come first, because caps count live leases by them.
+-- The search for stale heartbeats uses this index too.
 create unique index attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
 create table checkpoint (
@@ -326,14 +326,14 @@ create table approval (
     reminded_at bigint,
     used_no integer,
     primary key (run_id, no),
-    -- I42: only what was approved is used.
+    -- I42: only an approved approval is used.
     constraint approval_used_when_approved check (used_no is null or status = 'approved'),
-    -- I43: whoever asks is not among those who say yes, and does not decide; what is used has as many as it takes.
+    -- I43: the requester neither approves nor decides, and an approval that is used has enough approvers.
     constraint approval_requester_apart check (position(' ' || requester || ' ' in ' ' || votes || ' ') = 0),
     constraint approval_decided_apart check (decided_by is null or decided_by <> requester),
     constraint approval_used_by_enough check (
         used_no is null or (votes <> '' and length(votes) - length(replace(votes, ' ', '')) + 1 >= people)),
-    -- I44: decided once, by somebody.
+    -- I44: a decided approval has exactly one decision, with its time and person.
     constraint approval_status_known check (
         case status
             when 'requested' then decided_at is null and decided_by is null
@@ -378,7 +378,7 @@ create table child (
 
 create index child_open on child (run_id, child_id) where state = 'open';
 
--- --------------------------------------------------------------------------- history and what it owes
+-- -------------------------------------------------------------------------- history, payloads, outbox
 
 create table payload (
     run_id bigint not null,
@@ -425,7 +425,7 @@ create table stale_message (
     primary key (run_id, idx, n, message)
 );
 
--- ------------------------------------------------------------------------------------ beside the runs
+-- ----------------------------------------------------------------------------------- tenants and keys
 
 create table cap (
     tenant text collate "C" not null,
@@ -463,8 +463,8 @@ create index idempotency_expiry on idempotency (status, expires_at);
 --
 -- A save sends the rows of a table as one array of a composite type: one function scan on the server
 -- instead of one per column, and half the encoding. The types are copies of the tables' columns and not
--- the tables' own row types, so that a process of the version before can go on while a later migration
--- adds a column: that migration makes a new type beside the old one.
+-- the tables' own row types, so that a process of the previous version can keep running while a later
+-- migration adds a column: that migration creates a new type and keeps the old one.
 
 do $$
 declare
@@ -482,7 +482,7 @@ begin
     loop
         execute format('create type %I as (%s)', t.name || '_in', t.columns);
         if t.name = 'run' then
-            -- What is expected of a run that changes, and the columns that can change: from its status on.
+            -- The expected version of a run that changes, and the columns that can change: status and those after it.
             execute format('create type run_change_in as (id bigint, expected integer, expected_head bytea, valid_until bigint, %s)',
                            substring(t.columns from 'status text.*'));
         end if;
@@ -496,7 +496,7 @@ create type run_light_in as (
     steps_done integer, checkpoints integer, next_ref integer);
 create type outbox_key_in as (run_id bigint, seq integer, part integer);
 
--- Called by a save that finds, after it has written, that it waited too long (saves.sql): the error undoes the statement.
+-- Called by a save that notices after its writes that it waited too long (saves.sql): the error undoes the statement.
 create function refuse_late_save() returns boolean language plpgsql as $$
 begin
     raise exception 'the save waited for locks until its estimate of the time was wrong' using errcode = 'TN001';

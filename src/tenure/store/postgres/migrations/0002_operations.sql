@@ -1,5 +1,5 @@
--- What lies beside the runs: schedules, workers, workflows and log lines. Names and columns are those of
--- tenure.kernel.registry_rows, in the same order. They need no wire types: their rows travel as a column each.
+-- Tables that belong to no run: schedules, workers, workflows and log lines. Names and columns are those of
+-- tenure.kernel.registry_rows, in the same order. They need no wire types: each column of their rows is sent as a parameter.
 
 create table schedule (
     tenant text collate "C" not null,
@@ -28,7 +28,7 @@ create table schedule (
     primary key (tenant, name),
     constraint schedule_catch_up_known check (catch_up in ('skip', 'last', 'all')),
     constraint schedule_counters check (catch_up_max >= 1 and revision >= 1),
-    -- Slots that pass while it is paused are nobody's.
+    -- A paused schedule has no next slot: slots that pass meanwhile start no runs.
     constraint schedule_paused_has_no_slot check (not paused or next_at is null)
 );
 
@@ -48,7 +48,7 @@ create table worker (
 
 create index worker_seen on worker (seen_at);
 
--- Which process a session of leases is, so that its death can be proven.
+-- The process of a session of leases, so that its death can be proven.
 create table worker_process (
     session bigint not null,
     tenant text collate "C" not null,

@@ -2,15 +2,16 @@
 --
 -- Laws:
 -- 1. Times are whole microseconds; booleans are 0 or 1; every table is strict.
--- 2. A CHECK or a partial unique index repeats each invariant that one row, or one index, can show.
--- 3. What every command writes (run.version, head, event_at, the counters; attempt.expires_at, beat_at, seq)
---    is in no index.
--- 4. No foreign keys: a run's rows are written and deleted in the run's own commits, and doctor looks
+-- 2. A CHECK or a partial unique index enforces each invariant that can be checked on one row or one index.
+-- 3. The columns that every command writes are in no index: run.version, head, event_at and the counters;
+--    attempt.expires_at, beat_at and seq.
+-- 4. There are no foreign keys: a run's rows are written and deleted in the run's own commits, and the doctor looks
 --    for orphans.
--- 5. What commands write all the time (run, step, attempt, payload, event) keeps its rowid: new rows are appended, and
---    their keys lie close together in the index. Checkpoints lie in key order, beside the others of their step: run ids
---    ascend, so that is near the end, too, and a commit of one writes a page less. So do tables that are seldom written.
--- 6. Closed is told by finished_at, which the CHECKs tie to the state: partial indexes stay cheap to test.
+-- 5. Tables that commands write all the time (run, step, attempt, payload, event) have a rowid: new rows are appended, and
+--    their keys are close together in the index. Checkpoints are stored in key order, next to the others of their step. Run
+--    ids ascend, so new checkpoints are near the end too, and the commit of one writes a page less. Tables that are seldom
+--    written are also stored in key order.
+-- 6. A row is closed if finished_at is set, which the CHECKs tie to the state: partial indexes stay cheap to test.
 
 create table schema_version (
     number integer primary key,
@@ -19,9 +20,9 @@ create table schema_version (
     checksum text not null
 ) strict;
 
--- One row: the newest time that a commit of anybody's was made at. The clock never goes below it. Besides, what the time should be
--- within one boot of the machine (tenure.store.sqlite.file_clock): the boot, the file's time less the time since boot, and the time
--- since boot when a process last agreed.
+-- One row: the newest time of any commit. The clock never goes below it. The other columns anchor the file's time to one boot of
+-- the machine (tenure.store.sqlite.file_clock): the boot, the file's time less the time since boot, and the time since boot when a
+-- process last agreed.
 create table meta (
     one integer primary key check (one = 1),
     last_at integer not null,
@@ -123,7 +124,7 @@ create table run (
     )
 ) strict;
 
--- Ascending on purpose: read backwards they give newest first, and the id breaks ties the same way.
+-- These indexes ascend: read backwards, they give the newest run first, and the id breaks ties in the same order.
 create index run_by_status on run (tenant, status, created_at);
 create index run_by_repo on run (tenant, repo, created_at) where repo is not null;
 create index run_newest on run (tenant, created_at);
@@ -245,7 +246,7 @@ create table step (
     ),
     constraint step_resolution_known check (resolution = '' or resolution = 'due' or resolution = 'each' or resolution = 'skip'),
     constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
-    -- I61: what is to be resolved first, or skipped, is never handed out.
+    -- I61: a step that must be resolved first, or is skipped, is never leased.
     constraint step_unresolved_is_not_claimable check (claimable = 0 or resolution in ('', 'each')),
     constraint step_counters check (min(needs_left, attempt, charged, unsafe) >= 0)
 ) strict;
@@ -253,7 +254,7 @@ create table step (
 create unique index step_name on step (run_id, name);
 create index step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable = 1;
 create index step_wake on step (wake_at) where wake_at is not null;
--- The first step is found by its key, and most runs have no other.
+-- The first step is found by its key. Most runs have no other step.
 create index step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
 create table attempt (
@@ -314,7 +315,7 @@ create table attempt (
     )
 ) strict;
 
--- I22: one live lease per step. Tenant and workflow, which are its run's, come first: caps count live leases by them.
+-- I22: one live lease per step. The tenant and workflow of its run come first, because caps count live leases by them.
 create unique index attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
 create table checkpoint (
@@ -343,7 +344,7 @@ create table checkpoint (
     )
 ) strict, without rowid;
 
--- Stale messages: once per lease and type.
+-- Messages of ended leases: each type is recorded once per lease.
 create table stale_message (
     run_id integer not null,
     idx integer not null,
@@ -411,14 +412,14 @@ create table approval (
     reminded_at integer,
     used_no integer,
     primary key (run_id, no),
-    -- I42: only what was approved is used.
+    -- I42: only an approved approval is used.
     constraint approval_used_when_approved check (used_no is null or status = 'approved'),
-    -- I43: whoever asks is not among those who say yes, and does not decide; what is used has as many as it takes.
+    -- I43: the requester neither approves nor decides, and an approval that is used has enough approvers.
     constraint approval_requester_apart check (instr(' ' || votes || ' ', ' ' || requester || ' ') = 0),
     constraint approval_decided_apart check (decided_by is null or decided_by <> requester),
     constraint approval_used_by_enough check (
         used_no is null or (votes <> '' and length(votes) - length(replace(votes, ' ', '')) + 1 >= people)),
-    -- I44: decided once, by somebody.
+    -- I44: a decided approval has exactly one decision, with its time and person.
     constraint approval_status_known check (
         case status
             when 'requested' then decided_at is null and decided_by is null

@@ -1,4 +1,4 @@
--- What lies beside the runs: schedules, workers, workflows and log lines. Names and columns are those of
+-- Tables that belong to no run: schedules, workers, workflows and log lines. Names and columns are those of
 -- tenure.kernel.registry_rows, in the same order.
 
 create table schedule (
@@ -26,7 +26,7 @@ create table schedule (
     last_slot integer,
     unconfirmed text not null,
     primary key (tenant, name),
-    -- Slots that pass while it is paused are nobody's.
+    -- A paused schedule has no next slot: slots that pass meanwhile start no runs.
     constraint schedule_paused_has_no_slot check (paused = 0 or next_at is null)
 ) strict, without rowid;
 
@@ -45,7 +45,7 @@ create table worker (
 
 create index worker_seen on worker (seen_at);
 
--- Which process a session of leases is, so that its death can be proven.
+-- The process of a session of leases, so that its death can be proven.
 create table worker_process (
     session integer not null,
     tenant text not null,

@@ -1,7 +1,7 @@
--- The service: who may ask, what comes in, what goes out, and what remote runners hold. Names and columns are those of
--- tenure.kernel.server_rows, in the same order.
+-- The server: identity, hooks and their deliveries, the feed and webhooks, leases and artifacts of remote runners. Names and
+-- columns are those of tenure.kernel.identity_rows and tenure.kernel.server_rows, in the same order.
 
--- ------------------------------------------------------------------------------------------------- who
+-- -------------------------------------------------------------------------------------------- identity
 
 create table tenant (
     id text not null,
@@ -120,7 +120,7 @@ create table admin_event (
     constraint admin_event_numbers check (seq >= 1)
 ) strict, without rowid;
 
--- --------------------------------------------------------------------------------------- what comes in
+-- ----------------------------------------------------------------------------------------------- hooks
 
 create table hook (
     id text not null,
@@ -172,7 +172,7 @@ create index delivery_fingerprint on delivery (hook_id, fingerprint) where finge
 create index delivery_open on delivery (received_at) where status = 'received';
 create index delivery_set_aside on delivery (hook_id, received_at) where status = 'set_aside';
 
--- --------------------------------------------------------------------------------------- what goes out
+-- ----------------------------------------------------------------------------------- feed and webhooks
 
 create table feed_key (
     id integer primary key check (id = 1),
@@ -248,6 +248,6 @@ create table artifact (
     content_type text not null,
     at integer not null,
     events integer not null,
-    -- I56: what is late lies beside what came in time, and attempts never replace each other's files.
+    -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
 ) strict, without rowid;

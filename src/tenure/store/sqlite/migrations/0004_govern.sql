@@ -1,4 +1,4 @@
--- Governed effects: what policies said, what was done, what was spent; and the offices that govern. Names and columns are
+-- Governed actions: verdicts, receipts, costs and spending; policies, freezes, evidence and the ledger. Names and columns are
 -- those of tenure.kernel.act_rows and tenure.kernel.governance_rows, in the same order.
 
 create table verdict (
@@ -184,16 +184,17 @@ create table cost_line (
     constraint cost_line_counters check (calls >= 0 and tokens_in >= 0 and tokens_out >= 0 and micros >= 0)
 ) strict, without rowid;
 
--- I37: a key is held by one receipt of a tenant's at a time. One that failed or was reversed holds nothing.
+-- I37: at most one receipt of a tenant holds a key. A receipt that failed or was reversed holds no key.
 create unique index receipt_key on receipt (tenant, name) where state in ('intent', 'unknown', 'succeeded');
--- An approval is good for one action (I42); the tries of that action share it.
+-- An approval is valid for one action (I42). The tries of that action share it.
 create unique index receipt_approval on receipt (run_id, approval_no)
     where approval_no is not null and state in ('intent', 'unknown', 'succeeded');
 create index receipt_act on receipt (run_id, idx, label, no);
 create index receipt_open on receipt (run_id, no) where state in ('intent', 'unknown');
 create index receipt_unknown on receipt (tenant, intent_at) where state = 'unknown';
 create index verdict_time on verdict (tenant, at);
--- A run is created once, sealed once, and each of its supplements is sealed once; so is each line of an admin chain.
+-- The ledger has one leaf for the creation of a run, one for its seal, one for each supplement, and one for each line of an
+-- admin chain.
 create unique index ledger_leaf_run on ledger_leaf (tenant, run_id, kind, part) where run_id is not null;
 create unique index ledger_leaf_admin on ledger_leaf (tenant, part) where kind = 'admin';
 create index cost_line_time on cost_line (tenant, day);
