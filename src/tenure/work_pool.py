@@ -66,5 +66,5 @@ POOL = WorkPool()
 """The pool of this process. Its threads are started when they are first needed."""
 
 
-async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_pool(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     return await POOL.run(function, *args, **kwargs)

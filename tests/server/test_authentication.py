@@ -193,7 +193,7 @@ async def test_unknown_addresses_do_not_displace_known_ones(
     monkeypatch.setattr(key_lookup, "CACHED_MAX", 4)
     async with site(url, key_cache_seconds=1000.0) as s:
         key = await s.key("viewer")
-        gate = s.service.gate
+        gate = s.service.authenticator
         who = await gate.by_bearer(f"Bearer {key}".encode())
         for _ in range(20):
             with pytest.raises(TenureError):

@@ -175,13 +175,13 @@ async def test_the_last_use_of_a_key_is_recorded_once_an_hour(url: str) -> None:
         ci = await s.caller(made["key"])
         for _ in range(3):
             await ci.get("/session")
-        await s.service.gate.close()
+        await s.service.authenticator.close()
         [row] = await rows(s)
         assert row.used_at is not None
         assert row.used_at % us(3600) == 0
         s.engine.store.shift_clock(us(3600))
         await ci.get("/session")
-        await s.service.gate.close()
+        await s.service.authenticator.close()
         [later] = await rows(s)
         assert later.used_at == row.used_at + us(3600)
 

@@ -125,7 +125,7 @@ async def test_a_client_has_an_owner_who_is_a_person_of_its_tenant(url: str) -> 
         made = await admin.post("/clients", json={**client, "owner": "bob"})
         assert made.json()["owner"] == "bob"
         key = (await admin.post("/keys", json={"client": "bot"})).json()["key"]
-        who = await s.service.gate.by_bearer(f"Bearer {key}".encode())
+        who = await s.service.authenticator.by_bearer(f"Bearer {key}".encode())
         assert who.owner == "bob"
 
 

@@ -99,7 +99,7 @@ async def test_a_session_expires(url: str) -> None:
 async def test_the_access_of_a_session_is_checked_again(url: str) -> None:
     async with site(url) as s:
         browser, key = await signed_in(s, "viewer")
-        gate = s.service.gate
+        gate = s.service.authenticator
         by_key = await gate.by_bearer(f"Bearer {key}".encode())
         by_cookie = await gate.by_cookie(browser.cookies[COOKIE])
         assert await gate.revalidate(by_key) == by_key

@@ -51,14 +51,14 @@ def handlers() -> list[Any]:
     return [handler for module in modules for handler in module.HANDLERS]
 
 
-def make_app(service: ServerContext) -> ASGIApp:
-    """The application over a service. The caller starts and stops the service."""
-    return RequestMiddleware(FastRoutes(_router(), service), service.settings, service.observer)
+def make_app(server: ServerContext) -> ASGIApp:
+    """The application of a server. The caller starts and stops the server."""
+    return RequestMiddleware(FastRoutes(_router(), server), server.settings, server.observer)
 
 
 @cache
 def _router() -> Litestar:
-    """The router. It takes half a second to build, so a process builds one. The service comes with each request (`FastRoutes`)."""
+    """The router. It takes half a second to build, so a process builds one. The server comes with each request (`FastRoutes`)."""
     return Litestar(
         route_handlers=handlers(),
         request_class=ApiRequest,
@@ -71,5 +71,5 @@ def _router() -> Litestar:
 
 
 async def _admit(connection: ASGIConnection, _handler: BaseRouteHandler) -> None:  # type: ignore[type-arg]  # any of them
-    service: ServerContext = connection.scope["state"]["service"]
-    await service.gate.admit(connection)
+    server: ServerContext = connection.scope["state"]["server"]
+    await server.authenticator.admit(connection)

@@ -44,7 +44,7 @@ SCOPED_MAX = 1_000
 
 
 class ServerContext:
-    """One server process. Routes reach it as `request.service`."""
+    """One server process. Routes reach it as `request.server`."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
@@ -64,7 +64,7 @@ class ServerContext:
         if engine.sealer is not None:
             self.observer.add_sealer(engine.sealer)
         self.load = LoadLimits(settings)
-        self.gate = Authenticator(repositories, settings, self.load)
+        self.authenticator = Authenticator(repositories, settings, self.load)
         self.intake = engine.runtime.hook_intake = HookIntake(
             engine.runtime, self.identity, self.name, answer_seconds=settings.hook_answer_seconds
         )
@@ -145,7 +145,7 @@ class ServerContext:
         await self.follower.stop()
         await self.publisher.stop()
         await self.cards.stop()
-        await self.gate.close()
+        await self.authenticator.close()
         await self._key_sweep.__aexit__()
         await self._beats.__aexit__()
         with suppress(TenureError):  # if the database is away, the row expires by itself

@@ -75,12 +75,12 @@ def _listen(settings: Settings) -> socket.socket:
     return listening
 
 
-def _config(service: ServerContext) -> uvicorn.Config:
-    settings = service.settings
+def _config(context: ServerContext) -> uvicorn.Config:
+    settings = context.settings
     redirect_uvicorn_logs()
     config = uvicorn.Config(
-        make_app(service),
-        http=make_protocol(settings, service.load),
+        make_app(context),
+        http=make_protocol(settings, context.load),
         ws="none",
         log_config=None,
         access_log=False,
@@ -101,12 +101,12 @@ def _config(service: ServerContext) -> uvicorn.Config:
 
 @asynccontextmanager
 async def serving(engine: Engine, settings: Settings) -> AsyncIterator[tuple[ServerContext, str]]:
-    """Serve a running engine from this event loop until the block ends. Yields the service and its address; port 0 is any free port."""
+    """Serve a running engine from this event loop until the block ends. Yields its context and its address; port 0 is any free port."""
     check_address(settings)
-    service = ServerContext(engine, _limit_connections(settings))
+    context = ServerContext(engine, _limit_connections(settings))
     listening = _listen(settings)
-    server = _Server(_config(service))
-    await service.start()
+    server = _Server(_config(context))
+    await context.start()
     task = asyncio.ensure_future(server.serve(sockets=[listening]))
     try:
         while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn has only a flag
@@ -117,15 +117,15 @@ async def serving(engine: Engine, settings: Settings) -> AsyncIterator[tuple[Ser
         host, port = listening.getsockname()[:2]
         scheme = "https" if settings.tls_cert else "http"
         shown = f"[{host}]" if ":" in host else host
-        yield service, f"{scheme}://{shown}:{port}"
+        yield context, f"{scheme}://{shown}:{port}"
     finally:
-        service.stopping.set()
+        context.stopping.set()
         if server.started and settings.drain_seconds:
             await asyncio.sleep(settings.drain_seconds)
         server.should_exit = True
         await task
         listening.close()
-        await service.stop()
+        await context.stop()
 
 
 async def serve(engine: Engine, settings: Settings) -> None:

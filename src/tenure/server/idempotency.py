@@ -37,7 +37,7 @@ from tenure.services.idempotency import (
     StoredResponse,
     replay_response,
 )
-from tenure.work_pool import LARGE_BYTES, run_in_thread
+from tenure.work_pool import LARGE_BYTES, run_in_pool
 
 if TYPE_CHECKING:
     from tenure.server.request import ApiRequest
@@ -93,14 +93,14 @@ async def key_request(
     who = scope["user"]
     name = scope["state"]["keyed"] = format_key(who.id, key)  # the middleware counts it with the answer
     parts = (scope["method"], scope["path_template"], scope["path"], value)
-    hashed = await run_in_thread(hash_request, *parts) if large else hash_request(*parts)
+    hashed = await run_in_pool(hash_request, *parts) if large else hash_request(*parts)
     return KeyedRequest(tenant=who.tenant, source="api", name=name, hash=hashed, run_id=run_id)
 
 
 async def keyed(request: ApiRequest, *, run_id: int | None = None) -> KeyedRequest | None:
     """The request under its caller's key, if it has one."""
     scope = request.scope
-    key = key_from_headers(scope["headers"], request_id_is_key=request.service.settings.request_id_is_key)
+    key = key_from_headers(scope["headers"], request_id_is_key=request.server.settings.request_id_is_key)
     if key is None:
         return None
     body = await request.body()
@@ -114,7 +114,7 @@ async def idempotent(
     """Carry out a request once under its key; without a key, every time. `run_id`: the run it is about."""
     wanted = await keyed(request, run_id=run_id)
     return to_response(
-        await _execute_once(request.service.keys, wanted, operation, request_id=request.request_id)
+        await _execute_once(request.server.keys, wanted, operation, request_id=request.request_id)
     )
 
 

@@ -12,7 +12,7 @@ from litestar.types import Empty
 from tenure.engine import Engine
 from tenure.server.context import ServerContext
 from tenure.services.identity.principals import Principal
-from tenure.work_pool import LARGE_BYTES, run_in_thread
+from tenure.work_pool import LARGE_BYTES, run_in_pool
 
 _decode = msgspec.json.Decoder().decode
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 async def decode_body(body: bytes, kind: type[T]) -> tuple[Any, T]:
     """A body as a JSON value, and converted to the type that its route takes."""
-    return await run_in_thread(_decode_as, body, kind) if len(body) > LARGE_BYTES else _decode_as(body, kind)
+    return await run_in_pool(_decode_as, body, kind) if len(body) > LARGE_BYTES else _decode_as(body, kind)
 
 
 def _decode_as(body: bytes, kind: Any) -> Any:
@@ -42,7 +42,7 @@ class ApiRequest(Request[Principal, Any, Any]):
         if field is None:
             return value
         if len(await self.body()) > LARGE_BYTES:
-            return await run_in_thread(msgspec.convert, value, field.annotation)
+            return await run_in_pool(msgspec.convert, value, field.annotation)
         return msgspec.convert(value, field.annotation)
 
     async def value(self) -> Any:
@@ -50,13 +50,13 @@ class ApiRequest(Request[Principal, Any, Any]):
         state = self._connection_state
         if state.json is Empty:
             body = await self.body() or b"null"
-            state.json = await run_in_thread(_decode, body) if len(body) > LARGE_BYTES else _decode(body)
+            state.json = await run_in_pool(_decode, body) if len(body) > LARGE_BYTES else _decode(body)
         return state.json
 
     @property
-    def service(self) -> ServerContext:
-        service: ServerContext = self.scope["state"]["service"]
-        return service
+    def server(self) -> ServerContext:
+        server: ServerContext = self.scope["state"]["server"]
+        return server
 
     @property
     def who(self) -> Principal:
@@ -70,13 +70,13 @@ class ApiRequest(Request[Principal, Any, Any]):
     async def change_rights(self, change: Awaitable[T]) -> T:
         """Make a change of keys, roles or accounts, and forget cached credentials."""
         changed = await change
-        self.service.gate.forget()
+        self.server.authenticator.forget()
         return changed
 
     @property
     def engine(self) -> Engine:
         """The engine of the caller's tenant, acting as the caller."""
-        return self.service.engine_of(self.user)
+        return self.server.engine_of(self.user)
 
     @property
     def request_id(self) -> str:

@@ -75,20 +75,20 @@ def matches_etag(header: str | None, tag: str) -> bool:
 
 
 async def read_status(
-    service: ServerContext, tenant: str, run_id: str, profile: str | None, if_none_match: str | None
+    server: ServerContext, tenant: str, run_id: str, profile: str | None, if_none_match: str | None
 ) -> StatusResponse:
     """The status of a run, or only its tag if `if_none_match` names the tag."""
     if profile is not None:
         profiles.get(profile)
-    glance = await service.status_batcher.at(ids.run_int(run_id), tenant)
+    glance = await server.status_batcher.at(ids.run_int(run_id), tenant)
     tag = _make_etag(glance.version, profile)
     if matches_etag(if_none_match, tag):
         return StatusResponse(tag, None)
-    views = RunReader(service.engine.store, tenant)
+    views = RunReader(server.engine.store, tenant)
     body: Any
     if profile == status_document.PROFILE:
         body = await status_document.read_status_document(
-            service.engine.store, glance, await views.word(glance, profile)
+            server.engine.store, glance, await views.word(glance, profile)
         )
     else:
         body = RunStatus(

@@ -33,7 +33,7 @@ from tenure.services.plans import encode_payload
 from tenure.shapes.workflows import RegisteredWorkflow
 from tenure.store.port import Store
 from tenure.store.workflows import save_workflow
-from tenure.work_pool import LARGE_STEPS, run_in_thread
+from tenure.work_pool import LARGE_STEPS, run_in_pool
 
 if TYPE_CHECKING:
     from tenure.sdk.definitions import Workflow
@@ -150,7 +150,7 @@ class Catalog:
         key = (row.tenant, row.name, row.version, row.digest)
         known = self._loaded.get(key)
         if known is None:
-            known = await run_in_thread(load_registered, row)
+            known = await run_in_pool(load_registered, row)
             if len(self._loaded) >= CACHED_WORKFLOWS_MAX:
                 self._loaded.clear()
             self._loaded[key] = known
@@ -276,7 +276,7 @@ class Workflows:
         """Register a workflow from a file. Returns it, and whether its version is new."""
         scope, name = self._scope, workflow.name
         before: _List[WorkflowRow] = await scope.store.read("workflow_named", scope.tenant, name)
-        definition = await run_in_thread(_encode_definition, workflow)
+        definition = await run_in_pool(_encode_definition, workflow)
         row = await save_workflow(
             scope.store,
             scope.tenant,

@@ -34,7 +34,7 @@ from tenure.shapes.policies import (
     ThawResult,
 )
 from tenure.store.policies import PolicyRegistry, PolicyVersionSummary
-from tenure.work_pool import run_in_thread
+from tenure.work_pool import run_in_pool
 
 _VersionPlace = tuple[Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]]
 _List = list  # the method `list` hides the builtin in annotations of a class
@@ -90,15 +90,15 @@ class Policies(_GovernanceService):
         """Like `publish`; also whether the version is new."""
         known = self._scope.runtime.connectors if connectors is None else connectors
         if known:
-            await run_in_thread(check_policy, text, "policy", known)
+            await run_in_pool(check_policy, text, "policy", known)
         else:
-            await run_in_thread(load_policy, text, "policy")
+            await run_in_pool(load_policy, text, "policy")
         row, is_new = await self._registry.publish(text, self._scope.actor)
         return build_policy_version(row, await self._registry.governance()), is_new
 
     async def shadow(self, text: str, since_seconds: float) -> ShadowReport:
         """What another policy would have decided about the newest actions."""
-        policy = await run_in_thread(lambda: CompiledPolicy(load_policy(text, "policy")))
+        policy = await run_in_pool(lambda: CompiledPolicy(load_policy(text, "policy")))
         since_us = await self._scope.now_us() - us(since_seconds)
         evaluation = ShadowEvaluation(self._scope.store, self._scope.artifacts.get)
         return await evaluation.evaluate(self._scope.tenant, policy, since_us, SHADOWED_MAX)

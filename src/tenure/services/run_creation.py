@@ -39,7 +39,7 @@ from tenure.services.plans import encode_json_object
 from tenure.services.scope import Scope
 from tenure.shapes.hooks import HookTrigger
 from tenure.shapes.runs import API_TRIGGER, RunCreated, RunTrigger, StartRun
-from tenure.work_pool import run_in_thread
+from tenure.work_pool import run_in_pool
 
 _METADATA_NAMES = {
     "pr_id": "prId",
@@ -200,7 +200,7 @@ def _microseconds(moment: datetime) -> int:
 async def _prepare(scope: Scope, asked: StartRun, caller: RunCaller) -> c.CreateRun:
     """The checked command for a run of a registered workflow (law 2)."""
     known = await scope.runtime.catalog.find(scope.tenant, asked.workflow, asked.version)
-    plan, body = await run_in_thread(known.begin, asked.input) if known.is_large else known.begin(asked.input)
+    plan, body = await run_in_pool(known.begin, asked.input) if known.is_large else known.begin(asked.input)
     return build_command(
         scope,
         asked,

@@ -34,9 +34,9 @@ _ENCODE = msgspec.json.Encoder().encode
 
 
 class FastRoutes:
-    def __init__(self, app: ASGIApp, service: ServerContext) -> None:
+    def __init__(self, app: ASGIApp, server: ServerContext) -> None:
         self._app = app
-        self._service = service
+        self._server = server
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -52,12 +52,12 @@ class FastRoutes:
                     await self._status(scope, send, headers, found[1], profile)
                     return
             keep_slashes(scope)
-        scope["state"]["service"] = self._service
+        scope["state"]["server"] = self._server
         await self._app(scope, receive, send)
 
     async def _authenticate(self, scope: Any, path_template: str) -> None:
         scope["path_template"] = path_template  # as the router does, for metrics and the log
-        await self._service.gate.admit(ASGIConnection(scope))
+        await self._server.authenticator.admit(ASGIConnection(scope))
 
     async def _status(
         self, scope: Any, send: Send, headers: dict[bytes, bytes], run_id: str, profile: str | None
@@ -66,7 +66,7 @@ class FastRoutes:
             await self._authenticate(scope, STATUS_PATH)
             match = headers.get(b"if-none-match")
             seen = None if match is None else match.decode("latin-1")
-            answer = await read_status(self._service, scope["user"].tenant, run_id, profile, seen)
+            answer = await read_status(self._server, scope["user"].tenant, run_id, profile, seen)
         except Exception as fault:  # every error has the one shape
             await _refuse(scope, send, fault)
             return
@@ -76,7 +76,7 @@ class FastRoutes:
     async def _create(self, scope: Any, receive: Receive, send: Send) -> None:
         try:
             await self._authenticate(scope, CREATE_PATH)
-            answer = await start_run(self._service, scope, await _read_body(receive))
+            answer = await start_run(self._server, scope, await _read_body(receive))
         except Exception as fault:  # every error has the one shape
             await _refuse(scope, send, fault)
             return

@@ -30,7 +30,7 @@ from tenure.server.auth.roles import methods_at
 from tenure.server.error_responses import encode_error, error_headers
 from tenure.server.observe.tracing import RequestSpan
 from tenure.server.settings import Settings
-from tenure.work_pool import LARGE_BYTES, run_in_thread
+from tenure.work_pool import LARGE_BYTES, run_in_pool
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, Message, Receive, Scope, Send
@@ -202,7 +202,7 @@ class RequestMiddleware:
                     whole = b"".join(pieces)
                     pieces.clear()
                     if len(whole) > LARGE_BYTES:
-                        await run_in_thread(check_body, whole, depth_max)
+                        await run_in_pool(check_body, whole, depth_max)
                     else:
                         check_body(whole, depth_max)
             if not more:

@@ -66,7 +66,7 @@ class SlackAppUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 async def _engine_of(request: ApiRequest, tenant_id: str) -> Engine:
     """The engine of a tenant, acting as the operator."""
     await request.engine.tenants.get(tenant_id)
-    return request.service.engine.scoped(tenant=tenant_id, caller=request.who)
+    return request.server.engine.scoped(tenant=tenant_id, caller=request.who)
 
 
 @get("/admin/tenants", summary="The tenants")
@@ -147,7 +147,7 @@ async def set_slack_app(
 ) -> SlackApp:
     """Commands and clicks of this team that are signed with this secret count as those of the people who have linked their accounts."""
     for at, reference in enumerate(data.secrets):
-        problem = request.service.secrets.problem(reference, tenant_id)
+        problem = request.server.secrets.problem(reference, tenant_id)
         if problem is not None:
             raise field_error(f"secrets[{at}]", problem)
     return await request.engine.tenants.set_slack_app(tenant_id, team_id, data.secrets)

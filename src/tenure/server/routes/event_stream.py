@@ -60,7 +60,7 @@ async def stream_events(
 
     A client that reconnects with the id of its last event gets everything since, in order and once. 410 STREAM_RESET says that these
     events are no longer kept."""
-    follower = request.service.follower
+    follower = request.server.follower
     listener = StreamListener(
         request.who.tenant,
         frozenset(_run(text) for text in run or ()),
@@ -69,7 +69,7 @@ async def stream_events(
     )
     listener.place = await follower.find_place(request.who.tenant, last_event_id or after)
     return EventStream(
-        follower, listener, request.service.load.hold_stream(request.who.key_id, request.who.tenant)
+        follower, listener, request.server.load.hold_stream(request.who.key_id, request.who.tenant)
     )
 
 
@@ -83,10 +83,10 @@ def _run(text: str) -> int:
 
 def _credential(request: ApiRequest) -> tuple[str, Callable[[], Awaitable[bool]]]:
     """The id of the caller's credential, and a check that it is still valid."""
-    gate, who, allowed = request.service.gate, request.who, ALLOWED[ROUTE]
+    authenticator, who, allowed = request.server.authenticator, request.who, ALLOWED[ROUTE]
 
     async def is_valid() -> bool:
-        now = await gate.revalidate(who)
+        now = await authenticator.revalidate(who)
         return now is not None and bool(now.roles & allowed)
 
     return who.session.hex() if who.by_cookie else who.key_id, is_valid

@@ -46,7 +46,7 @@ class SlackReply(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _verify(request: ApiRequest, kind: str, hook_id: str) -> tuple[HookRow, dict[str, str], bytes]:
     """The hook, headers and bytes of a request, after its signature was checked (law 1)."""
-    verifier = request.service.hook_verifier
+    verifier = request.server.hook_verifier
     hook = await verifier.find_hook(kind, hook_id)
     body = await request.body()
     headers = {name.lower(): value for name, value in request.headers.items()}
@@ -64,7 +64,7 @@ async def receive_github(request: ApiRequest, hook_id: FromPath[str]) -> Respons
     read = await run_sized(body, events.parse_github, headers, body, by_letter=settings.same_pr_within_5s)
     if read.event == "ping":
         return to_response(delivery_response(DeliveryStatus(delivery=read.id, status="ignored", note="pong")))
-    return to_response(delivery_response(await request.service.intake.receive(hook, read)))
+    return to_response(delivery_response(await request.server.intake.receive(hook, read)))
 
 
 @post(
@@ -77,8 +77,8 @@ async def receive_generic(request: ApiRequest, hook_id: FromPath[str]) -> Respon
     """Signed like a Standard Webhook. A CloudEvent is JSON or has `ce-` headers. The answers are those for GitHub."""
     hook, headers, body = await _verify(request, "generic", hook_id)
     read = await run_sized(body, events.parse_generic, hook.id, headers, body)
-    await request.service.hook_verifier.check_one_event(hook, read)
-    return to_response(delivery_response(await request.service.intake.receive(hook, read)))
+    await request.server.hook_verifier.check_one_event(hook, read)
+    return to_response(delivery_response(await request.server.intake.receive(hook, read)))
 
 
 # --------------------------------------------------------------------------------------------------- Slack
@@ -94,26 +94,26 @@ async def receive_slack_command(request: ApiRequest, hook_id: FromPath[str]) -> 
     read = await run_sized(body, events.parse_slack_command, headers, body)
     team, user = fields.get("team_id", ""), fields.get("user_id", "")
     if fields.get("text", "").strip().lower() == "link":
-        if not await request.service.hook_verifier.is_first(hook, read):
+        if not await request.server.hook_verifier.is_first(hook, read):
             return SlackReply(text="That was answered already; type it again.")
         try:
-            await request.service.hook_verifier.check_slack_app(hook, headers, body, team)
+            await request.server.hook_verifier.check_slack_app(hook, headers, body, team)
         except TenureError as refused:
             return _refused(refused)
         if not team or not user:
             raise events.malformed_request("`team_id` or `user_id` is missing")
-        code = await request.service.identity.slack_code(hook.tenant, team, user)
+        code = await request.server.identity.slack_code(hook.tenant, team, user)
         return SlackReply(
             text=f"Your code is {code}. Sign in to Tenure as yourself and send it with `PUT /me/slack`;"
             " it can be used once, within ten minutes."
         )
     if msgspec.json.decode(hook.settings, type=HookSettings).linked_only:
-        person = await request.service.identity.find_person_by_slack(hook.tenant, team, user)
+        person = await request.server.identity.find_person_by_slack(hook.tenant, team, user)
         if person is None:
             return _not_linked(read.event)
-    received = await request.service.intake.receive(hook, read)
+    received = await request.server.intake.receive(hook, read)
     text, account = _describe_delivery(read.event, received), events.slack_account(fields)
-    if received.run_id and not await request.service.identity.find_account_links(hook.tenant, account):
+    if received.run_id and not await request.server.identity.find_account_links(hook.tenant, account):
         text += f"\nNobody can approve this run: this Slack account is not linked. Link it (`{read.event} link`), then start a new run."
     return SlackReply(text=text)
 
@@ -139,7 +139,7 @@ async def receive_slack_action(request: ApiRequest, hook_id: FromPath[str]) -> S
     """The buttons `tenure.approve` and `tenure.reject`, with the value `{approval id}:{revision}:{digest}`."""
     hook, headers, body = await _verify(request, "slack", hook_id)
     read, payload = await run_sized(body, events.parse_slack_action, headers, body)
-    if not await request.service.hook_verifier.is_first(hook, read):
+    if not await request.server.hook_verifier.is_first(hook, read):
         return SlackReply(text="That click was answered already.")
     actions = payload.get("actions")
     clicked = actions[0] if isinstance(actions, list) and actions else None
@@ -147,8 +147,8 @@ async def receive_slack_action(request: ApiRequest, hook_id: FromPath[str]) -> S
     if not isinstance(clicked, dict) or name not in _DECISIONS:
         return SlackReply(text="Tenure does not know this button.")
     try:
-        await request.service.hook_verifier.check_slack_app(hook, headers, body, _id(payload, "team"))
-        person = await request.service.identity.find_person_by_slack(
+        await request.server.hook_verifier.check_slack_app(hook, headers, body, _id(payload, "team"))
+        person = await request.server.identity.find_person_by_slack(
             hook.tenant, _id(payload, "team"), _id(payload, "user")
         )
         if person is None:

@@ -46,7 +46,7 @@ async def list_hooks(request: ApiRequest, limit: Limit = LIMIT_DEFAULT, cursor: 
 @post("/hooks", summary="Create a hook", status_code=201)
 async def create_hook(request: ApiRequest, data: JSONBody[NewHook]) -> Response[Hook]:
     """The hook's address has an unguessable id. Its secret is read on the server's machine."""
-    create = partial(request.engine.hooks.create, data.kind, data, request.service.secrets)
+    create = partial(request.engine.hooks.create, data.kind, data, request.server.secrets)
     return await create_once(request, create, "/hooks")
 
 
@@ -59,7 +59,7 @@ async def get_hook(request: ApiRequest, hook_id: FromPath[str]) -> Hook:
 @put("/hooks/{hook_id:str}", summary="Change a hook")
 async def update_hook(request: ApiRequest, hook_id: FromPath[str], data: JSONBody[HookUpdate]) -> Hook:
     """Replace all of its fields."""
-    return await request.engine.hooks.update(hook_id, data.revision, data, request.service.secrets)
+    return await request.engine.hooks.update(hook_id, data.revision, data, request.server.secrets)
 
 
 class ConfirmedHook(Hook, frozen=True, kw_only=True):

@@ -29,21 +29,21 @@ from tenure.server.request import ApiRequest, decode_body
 from tenure.services.idempotency import HeldRecord, KeyedRequest, RequestInProcess, StoredResponse
 from tenure.services.run_creation import api_caller, start_with_answer
 from tenure.shapes.runs import RunCreated, StartRun
-from tenure.work_pool import LARGE_BYTES, run_in_thread
+from tenure.work_pool import LARGE_BYTES, run_in_pool
 
 BATCH_MAX = 500
 AGENTS = "agent-runs"
 IN_PROCESS = {202: ResponseSpec(RequestInProcess, description="The same request is in process")}
 
 
-async def start_run(service: ServerContext, scope: Any, body: bytes) -> StoredResponse:
+async def start_run(server: ServerContext, scope: Any, body: bytes) -> StoredResponse:
     """Answer `POST /runs`, whether the request came through the router or not. `scope` is the ASGI scope with its user."""
     who, state = scope["user"], scope["state"]
     value, asked = await decode_body(body, StartRun)
-    key = key_from_headers(scope["headers"], request_id_is_key=service.settings.request_id_is_key)
+    key = key_from_headers(scope["headers"], request_id_is_key=server.settings.request_id_is_key)
     keyed = None if key is None else await key_request(scope, key, value, large=len(body) > LARGE_BYTES)
     return await start_with_answer(
-        service.engine_of(who, asked.workspace).scope,
+        server.engine_of(who, asked.workspace).scope,
         asked,
         api_caller(who, state["request_id"], keyed),
         keyed,
@@ -66,7 +66,7 @@ class _StartRunOperation(Operation):
 @post("/runs", summary="Start a run", status_code=201, operation_class=_StartRunOperation)
 async def create_run(request: ApiRequest) -> Response[RunCreated]:
     """Start a run of a registered workflow. With a key, the same request again is answered with the same run."""
-    return to_response(await start_run(request.service, request.scope, await request.body()))
+    return to_response(await start_run(request.server, request.scope, await request.body()))
 
 
 @post("/agents/run", summary="Start an agent's run", status_code=201)
@@ -76,7 +76,7 @@ async def run_agent(request: ApiRequest, data: JSONBody[StartRun]) -> Response[R
         raise TenureError("INVALID_INPUT", f"an agent's run has the profile {AGENTS}, not {data.profile!r}")
     wanted = await keyed(request)
     caller = api_caller(request.who, request.request_id, wanted)
-    scope = request.service.engine_of(request.who, data.workspace).scope
+    scope = request.server.engine_of(request.who, data.workspace).scope
     return to_response(
         await start_with_answer(
             scope, msgspec.structs.replace(data, profile=AGENTS), caller, wanted, _show_requested
@@ -130,7 +130,7 @@ async def create_runs(request: ApiRequest, data: JSONBody[RunBatch]) -> Response
         batch_key = None if held is None else held.record.name
         with_key = [one if batch_key or one.get("idempotency_key") is not None else None for one in raw]
         large = len(await request.body()) > LARGE_BYTES
-        hashes = await run_in_thread(_hash_items, with_key) if large else _hash_items(with_key)
+        hashes = await run_in_pool(_hash_items, with_key) if large else _hash_items(with_key)
         started = (
             _start_item(request, item, hashes[i], None if batch_key is None else f"{batch_key}:{i}")
             for i, item in enumerate(data.items)
@@ -165,7 +165,7 @@ async def _start_item(
         if name is not None and hashed is not None:
             wanted = KeyedRequest(tenant=who.tenant, source="api", name=name, hash=hashed)
         answer = await start_with_answer(
-            request.service.engine_of(who, item.workspace).scope,
+            request.server.engine_of(who, item.workspace).scope,
             item,
             api_caller(who, request.request_id, wanted),
             wanted,

@@ -53,24 +53,24 @@ def _secret(request: ApiRequest) -> str:
 
 async def _check_lease(request: ApiRequest, lease_id: str) -> LeaseCredential:
     """The credential of a lease whose token the request has."""
-    gate = request.service.gate
-    credentials = request.service.leases.credentials
+    authenticator = request.server.authenticator
+    credentials = request.server.leases.credentials
     try:
         found = _BEARER.fullmatch(request.headers.get("authorization", "").strip())
         if found is None:
             raise TenureError("UNAUTHENTICATED", "the lease's token is missing or malformed")
         key = parse_lease_id(lease_id)
         if key not in credentials:
-            gate.check_guess_rate(request.address)
+            authenticator.check_guess_rate(request.address)
             await credentials.load([key])
         credential = credentials.check(key, found[1])
     except TenureError as refused:
         if refused.code == "UNAUTHENTICATED":
-            gate.note_refusal(request.address)
+            authenticator.note_refusal(request.address)
         raise
-    if not await gate.allows(credential.key_id, "runner"):
+    if not await authenticator.allows(credential.key_id, "runner"):
         raise TenureError("UNAUTHENTICATED")
-    gate.check_key_rate(credential.key_id)
+    authenticator.check_key_rate(credential.key_id)
     return credential
 
 
@@ -78,7 +78,7 @@ async def _check_lease(request: ApiRequest, lease_id: str) -> LeaseCredential:
 def _watch_connection(request: ApiRequest) -> Iterator[Callable[[], bool]]:
     """Yields a function that says whether the client is still connected and the server is not stopping."""
     disconnected = asyncio.ensure_future(request.receive())
-    stopping = request.service.stopping
+    stopping = request.server.stopping
     try:
         yield lambda: not (disconnected.done() or stopping.is_set())
     finally:
@@ -88,7 +88,7 @@ def _watch_connection(request: ApiRequest) -> Iterator[Callable[[], bool]]:
 async def _claim(request: ApiRequest, data: p.ClaimRequest) -> list[p.GrantedLease]:
     data.check()
     with _watch_connection(request) as is_connected:
-        granted = await request.service.leases.claim(
+        granted = await request.server.leases.claim(
             request.who,
             _secret(request),
             data.claim_id,
@@ -107,7 +107,7 @@ async def claim_steps(request: ApiRequest, data: JSONBody[p.ClaimRequest]) -> p.
     """Lease up to `max` steps of the key's tenant that need one of these capabilities; wait if there are none. The same `claim_id` again
     returns the same leases, as far as they have not ended, and no others."""
     return p.ClaimReply(
-        leases=await _claim(request, data), now=to_datetime(await request.service.leases.now_us())
+        leases=await _claim(request, data), now=to_datetime(await request.server.leases.now_us())
     )
 
 
@@ -118,10 +118,10 @@ async def send_messages(request: ApiRequest, data: JSONBody[p.MessageBatch]) -> 
         raise TenureError("INVALID_INPUT", f"a request must have at most {p.MESSAGES_MAX} messages")
     if data.claim is not None:
         data.claim.check()
-    answers = await request.service.messages.handle_batch(request.who, data.messages)
+    answers = await request.server.messages.handle_batch(request.who, data.messages)
     leases = [] if data.claim is None else await _claim(request, data.claim)
     return p.MessageBatchReply(
-        answers=answers, leases=leases, now=to_datetime(await request.service.leases.now_us())
+        answers=answers, leases=leases, now=to_datetime(await request.server.leases.now_us())
     )
 
 
@@ -134,7 +134,7 @@ async def get_lease(
     ] = False,
 ) -> p.LeaseState:
     """The input, the checkpoints, waits and actions of the step, and the events that no wait has taken yet."""
-    leases = request.service.leases
+    leases = request.server.leases
     held = await leases.read_records(await _check_lease(request, lease_id))
     facts = None
     if run:
@@ -179,13 +179,13 @@ async def list_lease_waits(
     ] = INTEGER_MAX,
 ) -> list[p.OpenedWait]:
     """The waits from one number to another, with their results."""
-    rows = await request.service.leases.read_waits(await _check_lease(request, lease_id), first, last)
+    rows = await request.server.leases.read_waits(await _check_lease(request, lease_id), first, last)
     return [WAIT.encode(row) for row in rows]
 
 
 def _verb(verb: str, body: type[p.RunnerMessage]) -> HTTPRouteHandler:
     async def handle(request: ApiRequest, lease_id: FromPath[str], data: Any) -> p.MessageReply:
-        return await request.service.messages.handle(await _check_lease(request, lease_id), data)
+        return await request.server.messages.handle(await _check_lease(request, lease_id), data)
 
     handle.__annotations__ = {
         "request": ApiRequest,
@@ -209,9 +209,9 @@ async def perform_act(
 ) -> p.ActCallReply:
     """The server performs an action if the policy of the lease's tenant allows it. The same label again is the same action: it is performed
     once, and the answer has its outcome."""
-    lease, held_until = await request.service.leases.get_held(await _check_lease(request, lease_id))
+    lease, held_until = await request.server.leases.get_held(await _check_lease(request, lease_id))
     acting = asyncio.ensure_future(
-        request.service.engine.work_source.act(lease, ACT_CALL.decode(data), lambda: held_until)
+        request.server.engine.work_source.act(lease, ACT_CALL.decode(data), lambda: held_until)
     )
     # An act that was begun continues if the client disconnects. A repeated request gets its result.
     return ACT_REPLY.encode(await asyncio.shield(acting))
@@ -220,7 +220,7 @@ async def perform_act(
 @get("/runner/actions", summary="The actions of the server")
 async def list_actions(request: ApiRequest) -> p.ActionsReply:
     """The actions of its connectors. A worker that names them as capabilities (`tool:connector.operation`) gets steps that use them."""
-    return p.ActionsReply(actions=sorted(await request.service.engine.work_source.actions()))
+    return p.ActionsReply(actions=sorted(await request.server.engine.work_source.actions()))
 
 
 @put(
@@ -234,7 +234,7 @@ async def upload_artifact(request: ApiRequest, lease_id: FromPath[str]) -> p.Upl
     in its place. For ten minutes after the lease's end it is accepted and marked late."""
     credential = await _check_lease(request, lease_id)
     wanted, body = decode_rest_of_path(request.scope, 4), await request.body()
-    stored = await request.service.leases.upload(
+    stored = await request.server.leases.upload(
         credential, wanted, body, request.headers.get("content-type", "")
     )
     return p.UploadReply(
@@ -263,7 +263,7 @@ async def download_artifact(
 ) -> Response[bytes]:
     """A file by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
     credential, wanted = await _check_lease(request, lease_id), decode_rest_of_path(request.scope, 4)
-    body = await request.service.leases.download(
+    body = await request.server.leases.download(
         credential, wanted, run, step=step, attempt=attempt, late=late
     )
     return Response(body, media_type=CONTENT_TYPE)
@@ -272,7 +272,7 @@ async def download_artifact(
 @post("/runner/register", status_code=200, summary="Register a worker")
 async def register_worker(request: ApiRequest, data: JSONBody[p.RegisterRequest]) -> p.RegisterReply:
     """A worker sends its capabilities when it starts and every ten seconds, so that `why` knows which workers could take a step."""
-    registration, process = request.service.leases.registration, data.process
+    registration, process = request.server.leases.registration, data.process
     if data.leaves:
         await registration.delete_worker(request.who, data.worker)
     else:
@@ -292,7 +292,7 @@ async def register_worker(request: ApiRequest, data: JSONBody[p.RegisterRequest]
 @post("/runner/workflows", status_code=200, summary="Register the workflows of a worker")
 async def register_workflows(request: ApiRequest, data: JSONBody[p.WorkflowsRequest]) -> p.RegisterReply:
     """The workflows that a worker serves. A version that is registered with another definition is refused and does not change."""
-    register = request.service.leases.registration.register_workflow
+    register = request.server.leases.registration.register_workflow
     refused = [
         await register(request.who, one.name, one.version, one.kind, one.definition, one.digest)
         for one in data.workflows

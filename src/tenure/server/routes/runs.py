@@ -170,7 +170,7 @@ async def get_status(
     ] = None,
 ) -> Response[RunStatus | StatusDocument]:
     """Cheap enough for frequent polling. With `If-None-Match` the answer is 304 until something changes."""
-    looked = await read_status(request.service, request.who.tenant, run_id, profile, if_none_match)
+    looked = await read_status(request.server, request.who.tenant, run_id, profile, if_none_match)
     if looked.body is None:
         nothing: Any = b""
         return Response(content=nothing, status_code=304, headers=looked.headers)
@@ -206,7 +206,7 @@ async def get_result(
 ) -> Response[RunOutput]:
     """The output of a run that has succeeded, the error of one that has failed, and 202 until then."""
     found = await await_result(
-        request.engine.scope, run_id, wait, request.service.status_batcher, request.service.stopping
+        request.engine.scope, run_id, wait, request.server.status_batcher, request.server.stopping
     )
     if isinstance(found, RunFailure):
         body: Any = encode_run_failure(found.error, request.request_id)

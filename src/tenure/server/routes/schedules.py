@@ -105,7 +105,7 @@ async def _read_fields(request: ApiRequest, text: ScheduleFields) -> dict[str, A
 
 
 def _schedules(request: ApiRequest, workspace: str = "default") -> Schedules:
-    return request.service.engine_of(request.who, workspace).schedules
+    return request.server.engine_of(request.who, workspace).schedules
 
 
 @get("/schedules", summary="The tenant's schedules")

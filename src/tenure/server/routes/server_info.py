@@ -66,12 +66,12 @@ async def healthz() -> Health:
 @get("/readyz", summary="Whether the server is ready")
 async def readyz(request: ApiRequest) -> Health:
     """The server is ready if the database answers and the server is not stopping."""
-    service = request.service
-    if service.stopping.is_set():
+    server = request.server
+    if server.stopping.is_set():
         raise TenureError("NOT_READY", "the server is stopping")
     try:
         async with asyncio.timeout(READY_SECONDS):
-            await service.engine.runtime.check_database()
+            await server.engine.runtime.check_database()
     except (TenureError, TimeoutError) as fault:
         raise TenureError("NOT_READY", "the database cannot be reached") from fault
     return Health("ready")
@@ -83,7 +83,7 @@ async def get_metrics(request: ApiRequest) -> Response[bytes]:
     docs/observability.md."""
     who: Principal | None = request.scope["user"]
     tenant = None if who is None or who.kind == "operator" else who.tenant
-    return Response(await request.service.metrics.text(tenant), headers={"content-type": CONTENT_TYPE_LATEST})
+    return Response(await request.server.metrics.text(tenant), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 @get("/openapi.json", summary="This document", media_type=_JSON, operation_id="openapi", sync_to_thread=False)

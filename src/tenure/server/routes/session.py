@@ -78,7 +78,7 @@ def _show_caller(who: Principal) -> CallerInfo:
 
 
 def _cookie(request: ApiRequest, value: str, seconds: float) -> Cookie:
-    settings = request.service.settings
+    settings = request.server.settings
     return Cookie(
         key=COOKIE,
         value=value,
@@ -93,13 +93,13 @@ def _cookie(request: ApiRequest, value: str, seconds: float) -> Cookie:
 @post("/session", summary="Exchange a key for a browser's session")
 async def create_session(request: ApiRequest) -> Response[CallerInfo]:
     """Send the key as `Authorization: Bearer`. The answer sets an HttpOnly cookie."""
-    service = request.service
+    server = request.server
     given = request.headers.getall("authorization", [])
-    who = await service.gate.by_bearer(given[0].encode() if len(given) == 1 else b"", request.address)
-    service.gate.check_key_rate(who.key_id)
-    secret, seconds = new_secret(), service.settings.session_seconds
+    who = await server.authenticator.by_bearer(given[0].encode() if len(given) == 1 else b"", request.address)
+    server.authenticator.check_key_rate(who.key_id)
+    secret, seconds = new_secret(), server.settings.session_seconds
     digest = hash_session(secret)
-    await service.identity.begin_session(digest, who.key_id, who.tenant, seconds)
+    await server.identity.begin_session(digest, who.key_id, who.tenant, seconds)
     return Response(
         _show_caller(msgspec.structs.replace(who, by_cookie=True, session=digest)),
         cookies=[_cookie(request, secret, seconds)],
@@ -117,20 +117,20 @@ async def delete_session(request: ApiRequest) -> Response[None]:
     """Ends the session of the cookie, if there is one. The key keeps working."""
     held = session_cookie(request.scope["headers"])
     if held is not None:
-        await request.change_rights(request.service.identity.end_session(hash_session(held)))
+        await request.change_rights(request.server.identity.end_session(hash_session(held)))
     return Response(None, status_code=204, cookies=[_cookie(request, "", 0)])
 
 
 @post("/enrolments", summary="Exchange an enrolment code for a key")
 async def redeem_enrolment(request: ApiRequest, data: JSONBody[EnrolRequest]) -> EnrolledPerson:
     """The code works once. The key is in this answer and never shown again. Earlier keys of the person end."""
-    service = request.service
-    service.gate.check_guess_rate(request.address)
+    server = request.server
+    server.authenticator.check_guess_rate(request.address)
     try:
-        return await request.change_rights(service.engine.people.enrol(data.code))
+        return await request.change_rights(server.engine.people.enrol(data.code))
     except TenureError as refused:
         if refused.code == "ENROLMENT_INVALID":
-            service.gate.note_refusal(request.address)
+            server.authenticator.note_refusal(request.address)
         raise
 
 

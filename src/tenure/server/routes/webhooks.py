@@ -129,13 +129,13 @@ def _dead(notice_id: str, row: NoticeRow) -> DeadNotice:
 
 
 def _webhooks(request: ApiRequest) -> Webhooks:
-    return Webhooks(request.engine.scope, request.service.feed, request.service.subscriptions)
+    return Webhooks(request.engine.scope, request.server.feed, request.server.subscriptions)
 
 
 def _columns(request: ApiRequest, text: WebhookFields) -> dict[str, Any]:
     """The checked columns of a webhook. A text that is not a reference may be the secret itself, so messages do not repeat it."""
-    check_url(text.url, request.service.publisher.reach)
-    problem = request.service.secrets.problem(text.secret, request.who.tenant)
+    check_url(text.url, request.server.publisher.reach)
+    problem = request.server.secrets.problem(text.secret, request.who.tenant)
     found = [] if problem is None else [Detail("secret", problem)]
     if text.workflow is not None and not text.workflow.isprintable():
         found.append(Detail("workflow", "must consist of printable characters"))
@@ -163,7 +163,7 @@ async def create_webhook(request: ApiRequest, data: JSONBody[NewWebhook]) -> Res
 
     async def create() -> Webhook:
         row = await _webhooks(request).create(**_columns(request, data))
-        request.service.publisher.refresh()
+        request.server.publisher.refresh()
         return _view(row)
 
     return await create_once(request, create, "/webhooks")
@@ -183,7 +183,7 @@ async def update_webhook(
     webhooks = _webhooks(request)
     old = await webhooks.find(webhook_id)
     row = await webhooks.update(old, data.revision, **_columns(request, data), disabled=data.disabled)
-    request.service.publisher.refresh()
+    request.server.publisher.refresh()
     return _view(row)
 
 
@@ -191,7 +191,7 @@ async def update_webhook(
 async def delete_webhook(request: ApiRequest, webhook_id: FromPath[str]) -> None:
     """Its undelivered events are deleted, too."""
     await _webhooks(request).delete(webhook_id)
-    request.service.publisher.refresh()
+    request.server.publisher.refresh()
 
 
 @get("/webhooks/{webhook_id:str}/dead", summary="Events that could not be delivered")
@@ -210,7 +210,7 @@ async def retry_dead(
 
     async def operation(_held: HeldRecord | None) -> StoredResponse:
         count = await _webhooks(request).retry_dead(webhook_id, None if data is None else data.id)
-        request.service.publisher.refresh()
+        request.server.publisher.refresh()
         return StoredResponse.of(RetryResult(retried=count), 200)
 
     return await idempotent(request, operation)

@@ -23,7 +23,7 @@ from tenure.services.catalog import show_workflow
 from tenure.services.paging import decode_place
 from tenure.shapes.pages import Page
 from tenure.shapes.workflows import RegisteredWorkflow
-from tenure.work_pool import run_in_thread
+from tenure.work_pool import run_in_pool
 
 _YAML = "application/yaml"
 _KINDS = frozenset({_YAML, "text/yaml", "application/x-yaml", "text/x-yaml", "application/json"})
@@ -81,7 +81,7 @@ async def put_workflow(request: ApiRequest, name: FromPath[str]) -> Response[Reg
         text = (await request.body()).decode()
     except UnicodeDecodeError as fault:
         raise TenureError("WORKFLOW_INVALID", "the document is not UTF-8 text") from fault
-    found = await run_in_thread(load_workflow, text, name)
+    found = await run_in_pool(load_workflow, text, name)
     if found.name != name:
         raise TenureError(
             "WORKFLOW_INVALID",

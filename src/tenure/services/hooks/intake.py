@@ -41,7 +41,7 @@ from tenure.shapes.runs import RunTrigger, StartRun
 from tenure.store.hook_deliveries import KEY_SOURCES, DeliveryIntake, HookDeliveries
 from tenure.store.idempotency import HeldRecord
 from tenure.store.identity import AdminChange, Identity
-from tenure.work_pool import run_in_thread
+from tenure.work_pool import run_in_pool
 
 log = get_logger(__name__)
 
@@ -218,7 +218,7 @@ class HookIntake:
 
     async def _apply_rules(self, hook: HookRow, delivery: DeliveryRow) -> DeliveryOutcome:
         async with self._reading:
-            scope, found = await run_in_thread(_match, hook, delivery)
+            scope, found = await run_in_pool(_match, hook, delivery)
         if found is None:
             return DeliveryOutcome("ignored", None, "no rule matches")
         if found.rule.signal is not None:

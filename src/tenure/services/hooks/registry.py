@@ -24,7 +24,7 @@ from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook
 from tenure.shapes.pages import Page
 from tenure.store.hook_deliveries import HookDeliveries
 from tenure.store.identity import AdminChange, Identity
-from tenure.work_pool import run_in_thread
+from tenure.work_pool import run_in_pool
 
 V = TypeVar("V")
 SECRETS_MAX = 2
@@ -185,7 +185,7 @@ class Hooks(Service):
     async def _check(self, fields: HookFields, secrets: Secrets) -> dict[str, Any]:
         """The columns of a hook, or all that is wrong with it. A text that is not a reference may be the secret itself, so messages do
         not repeat it."""
-        found = await run_in_thread(find_problems, fields.rules)
+        found = await run_in_pool(find_problems, fields.rules)
         if not 1 <= len(fields.secrets) <= SECRETS_MAX:
             found.append(Detail("secrets", f"must have one reference, or {SECRETS_MAX} during a rotation"))
         references = {f"secrets[{at}]": one for at, one in enumerate(fields.secrets)}

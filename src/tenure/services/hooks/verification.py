@@ -26,7 +26,7 @@ from tenure.services.hooks.events import HookEvent
 from tenure.services.repositories import Repositories
 from tenure.store.hook_deliveries import KEY_SOURCES, HookDeliveries, build_keyed_request
 from tenure.store.idempotency import HeldRecord, KeyedRequest
-from tenure.work_pool import LARGE_BYTES, run_in_thread
+from tenure.work_pool import LARGE_BYTES, run_in_pool
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 async def run_sized(body: bytes, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function that reads a body: in a thread if the body is large."""
     if len(body) > LARGE_BYTES:
-        return await run_in_thread(function, *args, **kwargs)
+        return await run_in_pool(function, *args, **kwargs)
     return function(*args, **kwargs)
 
 

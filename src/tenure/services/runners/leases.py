@@ -47,7 +47,7 @@ from tenure.store.port import Transaction
 from tenure.store.remote_leases import RemoteLeaseDetail
 from tenure.store.replay import ReplayAct, ReplayCheckpoint, ReplayWait
 from tenure.store.transactions import run_transaction
-from tenure.work_pool import run_in_thread
+from tenure.work_pool import run_in_pool
 
 LATE_UPLOAD_SECONDS = 600.0
 CLAIMS_ENDED_MAX = 10_000
@@ -326,7 +326,7 @@ class RunnerLeases:
         problem = artifact_name_problem(name)
         if problem is not None:
             raise TenureError("INVALID_INPUT", f"{problem}; {name[:80]!r} was given")
-        digest = _DIGEST + (await run_in_thread(sha256, body)).hexdigest()
+        digest = _DIGEST + (await run_in_pool(sha256, body)).hexdigest()
         if name.startswith(_DIGEST) and name != digest:
             raise TenureError("INVALID_INPUT", f"the name does not match the body, whose digest is {digest}")
         detail = await self._detail(credential)

@@ -20,7 +20,7 @@ from tenure.services.identity.principals import Principal
 from tenure.services.scope import Runtime
 from tenure.store.workers import delete_worker, register_worker
 from tenure.store.workflows import save_workflow
-from tenure.work_pool import run_in_thread
+from tenure.work_pool import run_in_pool
 
 WORKERS_CACHED_MAX = 10_000
 SLOTS_MAX = 100_000
@@ -86,7 +86,7 @@ class RunnerRegistration:
         about = (who.tenant, name, version, kind)
         editors = who.people if who.kind == "person" else ""
         try:
-            checked = await run_in_thread(_check_definition, about, definition, digest)
+            checked = await run_in_pool(_check_definition, about, definition, digest)
             await save_workflow(
                 self._runtime.store, *about, *checked, registered_by=who.actor, unconfirmed=editors
             )
