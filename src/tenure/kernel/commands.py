@@ -432,7 +432,7 @@ class RevokeLease(AttemptCommand, frozen=True, gc=False, kw_only=True):
 
 
 class Pause(RunCommand, frozen=True, gc=False, kw_only=True):
-    """Grant no new leases until `Unpause`. Deadlines go on."""
+    """Grant no new leases until `Unpause`. Deadlines keep running."""
 
 
 class Unpause(RunCommand, frozen=True, gc=False, kw_only=True):

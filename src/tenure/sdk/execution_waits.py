@@ -65,7 +65,7 @@ class ExecutionWaits:
         self.branch_tasks: set[asyncio.Task[Any]] = set()
         """Tasks of the code's own that have made a durable call."""
         self._branches = 1
-        """Branches of the code that can go on."""
+        """Branches of the code that can continue."""
         self.busy = 0
         """How many of them do something the SDK can see: run a step, wait for a commit, sleep."""
         self._sleeping = 0
@@ -253,7 +253,7 @@ class ExecutionWaits:
         return None
 
     async def begin_open(self, label: str, **what: Any) -> Opening:
-        """Open a wait (a child) and go on before it is durable. A refusal ends the execution, because its code has gone on."""
+        """Open a wait (a child) and continue before it is durable. A refusal ends the execution, because its code has continued."""
         if (known := await self._recorded_wait(label)) is not None:
             return known
         room = self._openings_room

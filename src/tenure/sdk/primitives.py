@@ -406,7 +406,7 @@ async def _patched(scope: CallScope, key: str) -> bool:
 
 
 def restart(*args: Any, **kwargs: Any) -> NoReturn:
-    """End this run and go on as a new run of the same workflow with these arguments: for endless work, and before the limit on recorded
+    """End this run and continue as a new run of the same workflow with these arguments: for endless work, and before the limit on recorded
     steps. Callers that wait for this run get the new run's result."""
     execution = context.require_scope("restart").execution
     execution.journal.leave(Restart(execution.workflow.parameters.bind(args, kwargs)))

@@ -282,7 +282,7 @@ class LabWorker(Worker):
         return {session: _steps_of(session) for session in self._sessions.values()}
 
     def activity(self, leave: Sequence[str]) -> str:
-        """`resting` if no lease can go on without time; `unseen` if code awaits something that the SDK cannot see; else `working`. Steps named
+        """`resting` if no lease can continue until time passes; `unseen` if code awaits something that the SDK cannot see; else `working`. Steps named
         in `leave` do not count."""
         if self._killed:
             return "resting"

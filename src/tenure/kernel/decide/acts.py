@@ -274,7 +274,7 @@ def _deny(
 
 
 def end_step_by_governance(d: Draft, step: StepRow, code: str, why: str, kind: str) -> Decision:
-    """End a live step that may not go on."""
+    """End a live step that may not continue."""
     error_ref = d.payload(why.encode())
     step = d.move(step, "fail")
     step.last_error = code

@@ -28,7 +28,7 @@ def delay_us(d: Draft, step: StepRow, cap: int | None) -> int:
 
 
 def follow_deadline(d: Draft) -> None:
-    """Apply law 2 if this decision has stopped the run's deadline or let it go on."""
+    """Apply law 2 if this decision has stopped or restarted the run's deadline."""
     run, before = d.run, d.snap.run
     if before is None or not run.steps_retry or run.deadline_at is None:
         return
