@@ -45,6 +45,6 @@ async def test_checkpoints_are_exported_to_a_bucket(
             await export_checkpoint(store, "acme", f"{bucket}/acme.checkpoint", "p_ada")
         await LedgerKeeper(store, signer=lambda: signer, place=f"{bucket}/kept").once()
     assert await CheckpointStorage(f"{bucket}/kept").read(f"{origin}/{NEWEST_NAME}") == kept
-    with pytest.raises(TenureError, match="has a URL such as s3://"):
+    with pytest.raises(TenureError, match="must have a URL such as s3://"):
         async with place.opened() as store:
             await export_checkpoint(store, "acme", "s3://bucket", "p_ada")

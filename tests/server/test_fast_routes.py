@@ -128,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 def _documented(service: ServerContext) -> Any:
     async def without_fast_routes(scope: Any, receive: Any, send: Any) -> None:
-        scope["state"]["service"] = service
+        scope["state"]["server"] = service
         await app._router()(scope, receive, send)
 
     return RequestMiddleware(without_fast_routes, service.settings, service.observer)
