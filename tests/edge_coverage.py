@@ -1,7 +1,8 @@
 """The edges that the kernel and the idempotency records have taken in this process, and the edges that are missing."""
 
-from tenure.kernel import draft
-from tenure.kernel.decide import acts, receipts, termination, ticks, waits
+import sys
+
+from tenure.kernel import decide, draft
 from tenure.kernel.machines import APPROVAL, IDEMPOTENCY, MOVES, RECEIPT, RUN_PATHS
 from tenure.kernel.state_machine import Edge, Machine
 from tenure.store import idempotency
@@ -39,10 +40,11 @@ _RECORDING = {machine.name: RecordingMachine(machine) for machine in _ALONE}
 def note_walks() -> None:
     """Let the kernel of this process record the edges that it takes."""
     draft.walked_moves, draft.walked_paths = set(), set()
-    for module in (waits, ticks, termination, acts):
-        vars(module)["APPROVAL"] = _RECORDING["approval"]
-    vars(receipts)["RECEIPT"] = _RECORDING["receipt"]
-    vars(idempotency)["IDEMPOTENCY"] = _RECORDING["idempotency record"]
+    for name, module in list(sys.modules.items()):
+        if name.startswith((decide.__name__, idempotency.__name__)):
+            for attribute, value in list(vars(module).items()):
+                if any(value is machine for machine in _ALONE):
+                    vars(module)[attribute] = _RECORDING[value.name]
 
 
 def walked_here() -> Walked:
