@@ -1,0 +1,1 @@
+"""Programs that nobody trusts: namespaces, limits, and a network of named hosts."""
