@@ -26,7 +26,7 @@ COMPLETE_VARIABLE = "_TENURE_COMPLETE"
 COLLECT_AFTER = 100_000
 """New objects after which the garbage collector runs. What a command loads stays alive; Python's default of 700 would cost a short
 command a tenth of its time."""
-LONG_RUNNING = frozenset({"bench", "demo", "dev", "serve", "simulate", "worker"})
+LONG_RUNNING = frozenset({"bench", "demo", "dev", "serve", "simulate", "up", "worker"})
 """Commands that set the garbage collector themselves."""
 QUERY_COMMANDS = frozenset({"runs", "approvals", "receipts", "costs", "signal"})
 """Commands that load no user code. They import structlog, which is slow to load, with their first log line."""
@@ -42,6 +42,9 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "demo": CommandEntry(
         "dev.demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."
+    ),
+    "up": CommandEntry(
+        "dev.up", "Begin", "Start a whole system, from CI to governed agents, and watch its story."
     ),
     # Look after runs.
     "runs": CommandEntry("runs.runs", "Runs", "List, show, watch and control runs; explain why one waits."),
