@@ -44,7 +44,7 @@ async def take_every_run_transition(w: World) -> list[int]:
     return runs
 
 
-@pytest.mark.clause("DCI-01", "DCI-02")
+@pytest.mark.clause("DCI-01")
 async def test_runs_take_exactly_the_transitions_1_to_12_each_with_its_owner(place: Place) -> None:
     async with World(place) as w:
         histories = [await w.events(run) for run in await take_every_run_transition(w)]
@@ -91,7 +91,6 @@ async def test_a_reported_run_is_reported_once_and_never_changes_again(place: Pl
             await w.cancel(run)
 
 
-@pytest.mark.clause("DCI-02")
 async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=None, trigger=c.Trigger("webhook", "push", "acme/site"))
@@ -102,7 +101,6 @@ async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
             await w.plan_ready(run, "other")
 
 
-@pytest.mark.clause("DCI-02")
 @pytest.mark.parametrize("how", ["error", "timeout"])
 async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place, how: str) -> None:
     async with World(place) as w:
@@ -448,7 +446,6 @@ async def test_a_lease_can_be_revoked_and_the_job_is_queued_again(place: Place) 
 # ---------------------------------------------------------------------------------------------- fencing
 
 
-@pytest.mark.clause("DCI-10")
 async def test_complete_and_cancel_ack_count_only_on_an_active_lease(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["build"])
@@ -464,7 +461,6 @@ async def test_complete_and_cancel_ack_count_only_on_an_active_lease(place: Plac
         assert await w.status(run) == "canceled"
 
 
-@pytest.mark.clause("DCI-10")
 @pytest.mark.parametrize("how", ["expired", "revoked"])
 async def test_a_message_on_an_ended_lease_is_stale_and_changes_nothing(place: Place, how: str) -> None:
     async with World(place) as w:
@@ -496,7 +492,6 @@ async def test_a_message_on_an_ended_lease_is_stale_and_changes_nothing(place: P
 # ---------------------------------------------------------------------------------------------- retries
 
 
-@pytest.mark.clause("DCI-13")
 @pytest.mark.parametrize(
     ("code", "retried"),
     [
@@ -578,7 +573,6 @@ def _taken(events: list[Any], kind: str) -> list[tuple[str, str, str]]:
 # ------------------------------------------------------------------------------------------- duplicates
 
 
-@pytest.mark.clause("DCI-16")
 async def test_a_repeated_message_gets_the_first_answer_and_has_no_second_effect(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         run = await w.create(profile=DCI, plan=["job"])
@@ -606,7 +600,6 @@ async def test_a_repeated_message_gets_the_first_answer_and_has_no_second_effect
         assert (await w.status(run), (await w.run(run)).steps_done) == ("succeeded", 2)
 
 
-@pytest.mark.clause("DCI-16")
 async def test_sequence_numbers_grow_and_late_messages_are_refused(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])
@@ -621,7 +614,6 @@ async def test_sequence_numbers_grow_and_late_messages_are_refused(place: Place)
         assert await w.status(run) == "succeeded"
 
 
-@pytest.mark.clause("DCI-16")
 async def test_the_history_of_a_job_is_stored_for_audits(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])

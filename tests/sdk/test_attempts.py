@@ -73,7 +73,6 @@ async def test_backoff_follows_the_clock() -> None:
         assert lab.now - begun == timedelta(seconds=1 + 10 + 3600) + (lab.now - begun) % timedelta(seconds=1)
 
 
-@pytest.mark.clause("AGR-09")
 async def test_after_the_last_try_the_run_fails_with_a_code_and_a_message(
     url: str | None,
 ) -> None:
@@ -155,7 +154,6 @@ async def test_a_caught_failure_is_the_same_in_every_replay() -> None:
 # ------------------------------------------------------------------- steps that must not be repeated
 
 
-@pytest.mark.clause("GWI-18")
 async def test_a_step_that_must_not_be_repeated_ends_the_run_if_its_outcome_is_unknown(
     url: str | None,
 ) -> None:
@@ -178,7 +176,6 @@ async def test_a_step_that_must_not_be_repeated_ends_the_run_if_its_outcome_is_u
     assert done == ["pay"]
 
 
-@pytest.mark.clause("GWI-18")
 async def test_a_recorded_step_is_reused_repeated_or_fatal_by_its_options(url: str | None) -> None:
     done: Steps = []
     skipped = noted(done, "skipped")

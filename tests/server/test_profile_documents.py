@@ -47,7 +47,6 @@ async def a_run(s: Site, profile: str = "tenure") -> str:
     )
 
 
-@pytest.mark.clause("GWI-20")
 @pytest.mark.parametrize("profile", ["git-with-intent", "delta-ci"])
 async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, profile: str) -> None:
     fields = _documented()
@@ -97,7 +96,6 @@ async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, pro
         assert (odd.status_code, problem(odd)) == (422, "INVALID_INPUT")
 
 
-@pytest.mark.clause("AGR-10")
 async def test_a_status_under_agent_runs_is_exactly_status_json(url: str) -> None:
     examples = _status_json()
     assert [one["status"] for one in examples] == ["running", "completed", "failed"], (

@@ -49,10 +49,12 @@ class RemoteRuns(RemoteGroup):
         workflow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
+        profile: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> RunPage:
-        """The newest runs that fulfil all conditions; with the `next_cursor` of a list, those that follow it."""
+        """The newest runs that fulfil all conditions; with the `next_cursor` of a list, those that follow it. With a profile, `status` is
+        a word of it."""
         lines, next_cursor = await self._transport.part(
             "/runs",
             RunSummary,
@@ -63,6 +65,8 @@ class RemoteRuns(RemoteGroup):
             workflow=workflow,
             label=[f"{name}={value}" for name, value in (labels or {}).items()],
             parked="true" if parked else None,
+            profile=profile,
+            shape=None if profile is None else "summary",
         )
         listed = RunPage(lines)
         listed.next_cursor = next_cursor

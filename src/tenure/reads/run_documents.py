@@ -33,7 +33,8 @@ from tenure.kernel.run_rows import (
     WaitRow,
 )
 from tenure.reads.payloads import decode_payload, read_bodies
-from tenure.reads.runs import RunReader, run_word, step_word
+from tenure.reads.run_words import run_word
+from tenure.reads.runs import RunReader, step_word
 from tenure.reads.steps import parse_meta, wait_label
 from tenure.shapes.documents import (
     CancellationDocument,

@@ -80,10 +80,12 @@ class Runs(Service):
         workflow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
+        profile: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> RunPage:
-        """The newest runs that meet all conditions. Pass the `next_cursor` of a page as `cursor` to get the next page."""
+        """The newest runs that meet all conditions. Pass the `next_cursor` of a page as `cursor` to get the next page. With a
+        profile, `status` is a word of it."""
         scope = self._scope
         return await scope.reader.list_runs(
             scope.tenant,
@@ -92,6 +94,7 @@ class Runs(Service):
             workflow=workflow,
             labels=labels,
             parked=parked,
+            profile=profile,
             limit=limit,
             cursor=cursor,
         )

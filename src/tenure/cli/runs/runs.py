@@ -45,6 +45,8 @@ app = typer.Typer(
 
     tenure runs list --status failed --workflow release --label team=a
 
+    tenure runs list --profile approval-runs --status WAITING_APPROVAL
+
     tenure runs why RUN -- the one reason why it is not moving
 
     tenure runs show RUN; tenure runs events RUN --timeline; tenure runs logs RUN --follow
@@ -139,7 +141,9 @@ def create(
 
 @app.command("list")
 def list_runs(
-    status: Annotated[str | None, typer.Option(help="Only runs with this status of the kernel.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only runs with this status; with --profile, a word of it.")
+    ] = None,
     workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
     label: Annotated[
         list[str] | None,
@@ -149,6 +153,12 @@ def list_runs(
     parked: Annotated[
         bool, typer.Option("--parked", help="Only runs that no worker has the code for; see `runs why`.")
     ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", help="Show runs in the words of this lifecycle, see `tenure lifecycle list`."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most runs to show.")] = 50,
     cursor: Annotated[
         str | None,
@@ -166,7 +176,7 @@ def list_runs(
     """List the newest runs that meet all conditions. If there are more, stderr shows the cursor to continue with."""
     from tenure.kernel.machines import RUN
 
-    if status is not None and status not in RUN.states:
+    if profile is None and status is not None and status not in RUN.states:
         known = ", ".join(RUN.states)
         raise typer.BadParameter(f"'{status}' is not one of {known}", param_hint="--status")
     labels = parse_pairs(label)
@@ -179,6 +189,7 @@ def list_runs(
             workflow=workflow,
             labels=labels,
             parked=parked,
+            profile=profile,
             limit=limit,
             cursor=cursor,
         ),
