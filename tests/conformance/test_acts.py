@@ -273,7 +273,6 @@ async def test_a_reversal_marks_the_receipt_of_the_original_run(place: Place) ->
         assert await w.read("outbox_of", undo.run_id) == []
 
 
-@pytest.mark.clause("GWI-05")
 async def test_a_cancel_starts_one_compensation_run(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(compensate=True, involved="u_dave", by="u_alice")

@@ -134,7 +134,6 @@ async def test_a_worker_cannot_acknowledge_a_cancel_that_was_not_requested(place
 # ---------------------------------------------------------------------------------------------- context
 
 
-@pytest.mark.clause("GWI-03")
 async def test_every_transition_records_who_why_and_when(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(
@@ -160,7 +159,6 @@ async def test_every_transition_records_who_why_and_when(place: Place) -> None:
     assert asked == ["cause-1", "cause-2", "cause-3", "cause-4"]
 
 
-@pytest.mark.clause("GWI-03")
 async def test_an_approval_stores_action_requester_decision_decider_time_and_reason(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=["a", gate(action="merge to main", tier="high"), "b"])
@@ -187,7 +185,6 @@ async def test_an_approval_stores_action_requester_decision_decider_time_and_rea
         assert b"reviewed" not in event.body
 
 
-@pytest.mark.clause("GWI-03")
 async def test_a_rejection_and_an_expiry_store_the_same_fields(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=[gate(action="merge")])
@@ -202,7 +199,6 @@ async def test_a_rejection_and_an_expiry_store_the_same_fields(place: Place) -> 
         assert (await w.noted(run, "wait_over"))["expired"] == 1
 
 
-@pytest.mark.clause("GWI-03")
 async def test_an_external_wait_stores_type_source_id_expected_time_and_timeout(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(
@@ -219,7 +215,6 @@ async def test_an_external_wait_stores_type_source_id_expected_time_and_timeout(
         assert came == {"no": 1, "event_type": "ci.green", "source": "github", "event_id": "evt-7"}
 
 
-@pytest.mark.clause("GWI-03")
 @pytest.mark.parametrize("initiator", ["user", "system", "timeout", "policy", "webhook", "approval"])
 async def test_each_initiator_is_stored_as_given(place: Place, initiator: c.Initiator) -> None:
     async with World(place) as w:

@@ -737,7 +737,6 @@ def test_a_receipt_is_marked_reversed_once_even_after_its_run() -> None:
         story.reversed_by(no, OTHER_RUN + 1)
 
 
-@pytest.mark.clause("GWI-05")
 @pytest.mark.parametrize(("compensate", "wrote"), [(True, True), (True, False), (False, True)])
 def test_a_canceled_run_with_writes_owes_a_compensation(compensate: bool, wrote: bool) -> None:
     story = begun(compensate=compensate)
