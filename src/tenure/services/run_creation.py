@@ -20,10 +20,9 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from tenure import durations, ids
-from tenure.clock import to_datetime, us
+from tenure.clock import us
 from tenure.errors import TenureError, field_error
 from tenure.kernel import commands as c
-from tenure.kernel import profiles
 from tenure.kernel.decide.creation import CreatedRun
 from tenure.kernel.decide.idempotency import key_expired_error
 from tenure.kernel.new_run import build_create_run
@@ -33,6 +32,7 @@ from tenure.kernel.separation_of_duties import join_people
 from tenure.limits import KEY_CHARS_MAX
 from tenure.money import parse_amount
 from tenure.orchestrator.batch import KeyRecorder
+from tenure.reads.created_runs import show_created
 from tenure.services.idempotency import HeldRecord, KeyedRequest, StoredResponse, replay_response
 from tenure.services.identity.principals import Principal
 from tenure.services.plans import encode_json_object
@@ -302,17 +302,7 @@ async def _find_response(scope: Scope, keyed: KeyedRequest) -> StoredResponse | 
 def answer_created(
     command: c.CreateRun, run_id: int, status: str, at: int, show: ShowCreated | None = None
 ) -> StoredResponse:
-    text = ids.run_text(run_id)
-    body = RunCreated(
-        id=text,
-        workflow=command.workflow,
-        version=command.code_version,
-        profile=command.profile,
-        workspace=command.workspace,
-        status=status,
-        shown=profiles.get(command.profile).word("run", status),
-        created_at=to_datetime(at),
-    )
+    body = show_created(command, run_id, status, at)
     return StoredResponse.of(
-        body if show is None else show(body), 201, location=f"/runs/{text}", run_id=run_id
+        body if show is None else show(body), 201, location=f"/runs/{body.id}", run_id=run_id
     )

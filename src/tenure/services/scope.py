@@ -105,14 +105,22 @@ class Scope:
     """A runtime, seen by one actor of one tenant and workspace."""
 
     def __init__(
-        self, runtime: Runtime, tenant: str, workspace: str, actor: str, caller: Principal | None = None
+        self,
+        runtime: Runtime,
+        tenant: str,
+        workspace: str,
+        actor: str,
+        caller: Principal | None = None,
+        initiator: c.Initiator = "user",
     ) -> None:
-        """`caller` is the credential of a request to a server. Without one, the actor is the account that owns the database."""
+        """`caller` is the credential of a request to a server. Without one, the actor is the account that owns the database. `initiator`
+        is what a run's history calls the actor, unless a command says otherwise."""
         self.runtime = runtime
         self.caller = caller
         self.tenant = tenant
         self.workspace = workspace
         self.actor = actor
+        self.initiator = initiator
 
     @property
     def store(self) -> Store:
@@ -141,13 +149,15 @@ class Scope:
         return AdminActor(actor=caller.actor, people=caller.people)
 
     def context(
-        self, actor: str | None = None, initiator: c.Initiator = "user", cause: str = ""
+        self, actor: str | None = None, initiator: c.Initiator | None = None, cause: str = ""
     ) -> c.Context:
         """Who acts and why, as a run's history records it."""
-        return c.Context(actor or self.actor, initiator, cause or f"req:{secrets.token_hex(8)}")
+        return c.Context(
+            actor or self.actor, initiator or self.initiator, cause or f"req:{secrets.token_hex(8)}"
+        )
 
     def address(
-        self, run_id: str, actor: str | None = None, initiator: c.Initiator = "user"
+        self, run_id: str, actor: str | None = None, initiator: c.Initiator | None = None
     ) -> dict[str, Any]:
         """The fields that every command to a run begins with."""
         return {

@@ -1,4 +1,5 @@
-"""The GitHub connector: labels, comments, assignees, statuses and check runs of repositories.
+"""The GitHub connector: labels, comments, assignees, statuses and check runs of repositories. `github_repository` adds branches,
+commits, pull requests and reviews.
 
 Laws:
 1. Labels, assignees and statuses set a state. Comments have a hidden marker and check runs an `external_id`, by which they are found.
@@ -24,8 +25,15 @@ from tenure.govern.connectors.faults import (
     retry_after_seconds,
     seconds_until,
 )
+from tenure.govern.connectors.github_repository import (
+    REPOSITORY_OPERATIONS,
+    RepositoryActs,
+    render_repository_act,
+    reverse_repository_act,
+)
 from tenure.govern.connectors.http_service import (
     HIDDEN,
+    HttpService,
     ServiceConnector,
     build_path,
     hidden_marker,
@@ -75,7 +83,7 @@ _CHECK = {
     "output_": _OUTPUT,
 }
 
-OPERATIONS: Mapping[str, Operation] = {
+_ISSUE_OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation(
@@ -168,6 +176,8 @@ OPERATIONS: Mapping[str, Operation] = {
     )
 }
 
+OPERATIONS: Mapping[str, Operation] = {**_ISSUE_OPERATIONS, **REPOSITORY_OPERATIONS}
+
 _REQUESTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "label.add": ("POST", "issues/{number}/labels", ()),
     "label.set": ("PUT", "issues/{number}/labels", ()),
@@ -200,6 +210,10 @@ class GitHubConnector(ServiceConnector):
     operations = OPERATIONS
     base_url = BASE_URL
 
+    def __init__(self, name: str | None = None, link: HttpService | None = None) -> None:
+        super().__init__(name, link)
+        self._repository = RepositoryActs(self._request, self._list_rows, self._link.base_url)
+
     async def _request(
         self, call: ConnectorCall, method: str, where: str, json: Any = msgspec.UNSET, *, gone: bool = False
     ) -> HttpResponse:
@@ -229,6 +243,8 @@ class GitHubConnector(ServiceConnector):
         return rows
 
     async def call(self, call: ConnectorCall) -> Any:
+        if call.operation in REPOSITORY_OPERATIONS:
+            return await self._repository.call(call)
         body = call.fields
         if call.operation == "label.remove":
             return await self._remove_labels(call)
@@ -297,7 +313,7 @@ class GitHubConnector(ServiceConnector):
                     return {"body": None}
                 return {"body": text_digest(str(body.get("body", "")))}
             case _:
-                return None
+                return await self._repository.state(call)
 
     async def _labels(self, call: ConnectorCall) -> list[str]:
         return _names(await self._list_rows(call, _path(call, "issues/{number}/labels")))
@@ -313,7 +329,7 @@ class GitHubConnector(ServiceConnector):
             for row in await self._list_rows(call, where, "check_runs"):
                 if row.get("external_id") == marker_text(call):
                     return FoundEffect(pick_fields(row, _CHECK_KEYS))
-        return None
+        return await self._repository.lookup(call)
 
     def reverse(
         self,
@@ -324,6 +340,8 @@ class GitHubConnector(ServiceConnector):
         result: Any,
     ) -> Reversal | None:
         before = before or {}
+        if operation in REPOSITORY_OPERATIONS:
+            return reverse_repository_act(operation, target, fields, before, result)
         match operation.split("."):
             case [noun, "add" | "remove" as verb]:
                 [(kind, names)] = fields.items()
@@ -369,6 +387,8 @@ class GitHubConnector(ServiceConnector):
                 return None
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
+        if operation in REPOSITORY_OPERATIONS:
+            return render_repository_act(operation, target, fields)
         repo = display_value(target.get("repo", ""))
         title = _TITLES[operation].format(
             repo=repo,

@@ -32,6 +32,7 @@ from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.services.hooks.events import HookEvent, github_people, github_trigger, rule_scope, slack_account
+from tenure.services.hooks.responses import delivery_response
 from tenure.services.hooks.rules import RuleMatch, match_rule
 from tenure.services.run_creation import RunCaller, start, trigger_metadata
 from tenure.services.runs import Runs
@@ -189,11 +190,10 @@ class HookIntake:
     async def _settle(
         self, hook: HookRow, delivery: DeliveryRow, held: HeldRecord, done: DeliveryOutcome
     ) -> None:
-        response = msgspec.json.encode(
-            DeliveryStatus(
-                delivery=delivery.id, status=done.status, run_id=_run_text(done.run_id), note=done.note
-            )
+        status = DeliveryStatus(
+            delivery=delivery.id, status=done.status, run_id=_run_text(done.run_id), note=done.note
         )
+        response = delivery_response(status).stores()
         await self.deliveries.settle(
             hook.kind, delivery, held, done.status, run_id=done.run_id, note=done.note, response=response
         )
@@ -260,7 +260,7 @@ class HookIntake:
     async def _signal(
         self, hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any
     ) -> DeliveryOutcome:
-        runs = Runs(Scope(self._runtime, hook.tenant, "default", f"hook:{hook.id}"))
+        runs = Runs(Scope(self._runtime, hook.tenant, "default", f"hook:{hook.id}", initiator="webhook"))
         senders = join_people(*await self._people(hook, delivery, body))
         assert found.run is not None
         assert found.rule.signal is not None
@@ -325,7 +325,7 @@ def _match(hook: HookRow, delivery: DeliveryRow) -> tuple[dict[str, Any], RuleMa
 
 
 def _trigger(hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any) -> HookTrigger:
-    usual = {"ref": f"{hook.kind}:{delivery.event}", "correlation_id": delivery.id}
+    usual = {"ref": f"{hook.kind}:{delivery.event}"}
     if hook.kind == "github":
         usual |= github_trigger(body)
     given = {name: text for name, text in msgspec.to_builtins(found.trigger).items() if text is not None}

@@ -1,10 +1,12 @@
-"""A double of GitHub: issues, comments, statuses and check runs, as far as the connector uses them."""
+"""A double of GitHub: issues, comments, statuses and check runs, as far as the connector uses them. `github_repository` adds
+branches, commits, pull requests and reviews."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest
+from tenure.testing.doubles.github_repository import GitHubRepositories
 
 _NOT_FOUND = DoubleReply(404, {"message": "Not Found"})
 
@@ -20,6 +22,7 @@ class GitHubDouble(Double):
         """Newest first."""
         self.checks: dict[int, dict[str, Any]] = {}
         self._ids = iter(range(1_001, 1_000_000))
+        self.git = GitHubRepositories(self)
 
     def issue(
         self, repo: str, number: int, *, labels: tuple[str, ...] = (), assignees: tuple[str, ...] = ()
@@ -41,6 +44,8 @@ class GitHubDouble(Double):
     def handle(self, request: DoubleRequest) -> DoubleReply:
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return DoubleReply(401, {"message": "Bad credentials"})
+        if (reply := self.git.handle(request)) is not None:
+            return reply
         match request.parts:
             case ("repos", owner, name):
                 known = {repo for repo, _ in self.issues}
