@@ -6,7 +6,7 @@ create domain counter as integer CHECK (VALUE >= 0);
 create domain idempotency_status as text collate "C" CHECK (VALUE = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]));
 create domain lease_state as text collate "C" CHECK (VALUE = ANY (ARRAY['granted'::text, 'active'::text, 'completed'::text, 'released'::text, 'expired'::text, 'revoked'::text, 'canceled'::text]));
 create domain run_status as text collate "C" CHECK (VALUE = ANY (ARRAY['created'::text, 'planning'::text, 'plan_failed'::text, 'queued'::text, 'running'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text]));
-create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text]));
+create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text, 'plan'::text]));
 create domain step_state as text collate "C" CHECK (VALUE = ANY (ARRAY['pending'::text, 'ready'::text, 'leased'::text, 'starting'::text, 'running'::text, 'uploading'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text]));
 
 create table account_link (
@@ -780,7 +780,7 @@ create table step (
     template_ref integer,
     condition text collate "C",
     resolution text collate "C" not null,
-    constraint step_claimable CHECK (NOT claimable OR state::text = 'ready'::text AND (kind::text = ANY (ARRAY['work'::text, 'body'::text])) AND ready_at IS NOT NULL),
+    constraint step_claimable CHECK (NOT claimable OR state::text = 'ready'::text AND (kind::text = ANY (ARRAY['work'::text, 'body'::text, 'plan'::text])) AND ready_at IS NOT NULL),
     constraint step_counters CHECK (max_attempts >= 1),
     constraint step_pkey PRIMARY KEY (run_id, idx),
     constraint step_resolution_has_template CHECK ((resolution = ANY (ARRAY[''::text, 'skip'::text])) OR template_ref IS NOT NULL),

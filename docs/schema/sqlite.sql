@@ -814,14 +814,14 @@ CREATE TABLE step (
         end
     ),
     constraint step_kind_known check (
-        case kind when 'work' then 1 when 'body' then 1 when 'approval' then 1 when 'wait' then 1 else 0 end
+        case kind when 'work' then 1 when 'body' then 1 when 'approval' then 1 when 'wait' then 1 when 'plan' then 1 else 0 end
     ),
     constraint step_terminal_is_complete check ((finished_at is null) = (reason is null)),
     constraint step_terminal_has_no_timer check (finished_at is null or wake_at is null),
     constraint step_times_in_order check (finished_at >= created_at),
     -- I45: gates are never leased.
     constraint step_claimable check (
-        claimable = 0 or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)
+        claimable = 0 or (state = 'ready' and (kind = 'work' or kind = 'body' or kind = 'plan') and ready_at is not null)
     ),
     constraint step_resolution_known check (resolution = '' or resolution = 'due' or resolution = 'each' or resolution = 'skip'),
     constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),

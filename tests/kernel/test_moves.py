@@ -328,11 +328,18 @@ def canceled_in_two_phases() -> None:
     story.cancel_ack("a")
 
 
+def canceled_while_planning() -> None:
+    story = story_of()
+    story.claim(c.PLAN_STEP_NAME)
+    story.cancel()
+
+
 PATHS: dict[tuple[str, str], Callable[[], Any]] = {
     ("created", "planning"): story_of,
     ("planning", "queued"): lambda: story_of().plan_ready("a"),
     ("planning", "failed"): lambda: story_of().plan_failed(),
     ("planning", "canceled"): lambda: story_of().cancel(),
+    ("planning", "canceling"): canceled_while_planning,
     ("queued", "running"): started,
     ("queued", "failed"): lambda: story_of(work()).cancel_step("a"),
     ("queued", "timed_out"): lambda: story_of(work(), timeout_seconds=9, wall_clock=True).at(10).sweep(),

@@ -88,7 +88,9 @@ class BackoffSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
 
 class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     name: str
-    kind: Literal["work", "body", "approval", "wait"] = "work"
+    kind: Literal["work", "body", "approval", "wait", "plan"] = "work"
+    """`plan`: the only step that a run is created with. It is leased while the run is planning, completes with the plan, and
+    is neither counted nor shown as a step."""
     tool: str = ""
     needs: tuple[str, ...] | None = None
     """The names of the steps that must end first. None: the step before it. An empty tuple: none."""
@@ -113,6 +115,30 @@ class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
 
 
 BODY_STEP = StepSpec(name="main", kind="body")
+PLAN_STEP_NAME = "$plan"
+"""The name of every plan step. No other step may have it."""
+
+
+def build_plan_step(
+    tool: str,
+    *,
+    queue: str = "default",
+    input: bytes | None = None,  # noqa: A002 - the word of a step
+    timeout_seconds: float | None = None,
+    lease_seconds: float | None = None,
+    retries: int | None = None,
+) -> StepSpec:
+    """The step that plans a run: create the run with this step alone as its plan."""
+    return StepSpec(
+        name=PLAN_STEP_NAME,
+        kind="plan",
+        tool=tool,
+        queue=queue,
+        input=input,
+        timeout_seconds=timeout_seconds,
+        lease_seconds=lease_seconds,
+        retries=retries,
+    )
 
 
 class Trigger(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -147,8 +173,8 @@ class RunRequest(Command, frozen=True, gc=False, kw_only=True):
     workflow: str
     code_version: str = "1"
     profile: str = "agent-runs"
-    plan: tuple[StepSpec, ...] | None = (BODY_STEP,)
-    """None: the run stays in planning until AcceptPlan or FailPlan."""
+    plan: tuple[StepSpec, ...] = (BODY_STEP,)
+    """Its steps; or one step of kind `plan`, whose `Complete` brings them."""
     input: bytes | None = None
     trigger: Trigger = Trigger()
     source: str = "api"
@@ -197,15 +223,6 @@ class CreateRun(RunRequest, frozen=True, gc=False, kw_only=True):
     eager: Claimant | None = None
     """A worker of this process with a free slot. It gets the first step's lease in the same commit, unless a cap,
     a concurrency key or a delay forbids that."""
-
-
-class AcceptPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    plan: tuple[StepSpec, ...]
-
-
-class FailPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    code: str = "PLAN_FAILED"
-    message: bytes = b""
 
 
 class AddSteps(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -321,6 +338,8 @@ class Complete(CostCommand, frozen=True, gc=False, kw_only=True):
     """A last checkpoint, recorded in the same commit."""
     restart: StartChild | None = None
     """For a body: continue as this new run. A parent that waits for this run then waits for the new one."""
+    plan: tuple[StepSpec, ...] | None = None
+    """For a plan step: the steps of the run, perhaps none. A plan step without a plan, or with an invalid one, has failed."""
 
 
 class Fail(CostCommand, frozen=True, gc=False, kw_only=True):

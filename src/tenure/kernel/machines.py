@@ -337,9 +337,9 @@ def _run_path(old: str, new: str) -> tuple[Edge, ...] | None:
     """The edges that show a change of status: a direct edge, or two edges through a state in between.
 
     None if there are none, or if the change is never derived: `plan_failed` is only passed through; a run stays in
-    `canceling` only for a live lease, and only `running` has one; a backoff follows a claim.
+    `canceling` only for a live lease, and only `planning` and `running` have one; a backoff follows a claim.
     """
-    if "plan_failed" in (old, new) or (new == "canceling" and old != "running"):
+    if "plan_failed" in (old, new) or (new == "canceling" and old not in ("planning", "running")):
         return None
     if (old, new) == ("queued", "retry_wait"):
         return None

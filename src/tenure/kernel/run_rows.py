@@ -16,6 +16,7 @@ from typing import Any
 from tenure.kernel.act_rows import CostLineRow, ReceiptRow, RunSpendRow, VerdictRow
 from tenure.kernel.row import NumberedRow, R, RunPartRow, table
 from tenure.kernel.row import Row as Row  # noqa: PLC0414  # importers of rows take their base from here, too
+from tenure.limits import STEPS_PER_RUN_MAX
 
 
 @table("run", key=("id",), unlogged=("trace", "version", "head", "event_at", "wake_at"), fixed=13)
@@ -146,7 +147,7 @@ class StepRow(RunPartRow):
     name: str
     """Its key in the workflow, the same in every run."""
     kind: str
-    """work, body (of a code-first workflow), approval or wait."""
+    """work, body (of a code-first workflow), approval, wait, or plan (which the run's counts leave out)."""
     tool: str
     queue: str
     tenant: str
@@ -468,6 +469,8 @@ CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skippe
 CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
 WAITS_AT_END = "end"
 """The first word of `step.waits_on` if the step only waits for its children."""
+PLAN_IDX = STEPS_PER_RUN_MAX
+"""The index of a plan step. Other steps have lower ones, so that they are numbered from 0 in every run."""
 CONDITION_FALSE = "CONDITION_FALSE"
 """The reason of a step that succeeded without running."""
 QUESTIONS = frozenset({"approval", "proposal"})

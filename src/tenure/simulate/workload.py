@@ -22,6 +22,7 @@ from tenure.kernel.commands import (
     StepSpec,
     Trigger,
     WaitSpec,
+    build_plan_step,
 )
 from tenure.kernel.new_run import build_create_run
 from tenure.kernel.run_rows import Cap
@@ -251,7 +252,7 @@ class Workload:
             context=context,
             workflow=f"w{number % 3}",
             profile=profile,
-            plan=None if planning else plan,
+            plan=(self._planner(rng),) if planning else plan,
             input=str(number).encode(),
             trigger=Trigger("api"),
             idempotency_key=f"request-{number}" if rng.random() < 0.8 else None,
@@ -266,6 +267,22 @@ class Workload:
         )
         eager = Claimant(f"eager{number}") if rng.random() < 0.25 else None
         return build_create_run(request, run_id=run_id, tenant=tenant, workspace=workspace, eager=eager)
+
+    @staticmethod
+    def _planner(rng: Random) -> StepSpec:
+        """The plan step of a run that is planned later."""
+        return build_plan_step(
+            "planner",
+            queue=rng.choice(("default", "slow")),
+            retries=rng.choice((None, 0, 1, 2)),
+            timeout_seconds=rng.choice((None, None, 10.0)),
+            lease_seconds=rng.choice((None, 2.0, 8.0)),
+        )
+
+    def planner_result(self, rng: Random, profile_name: str) -> tuple[StepSpec, ...] | None:
+        """What a planner brings: usually a plan, sometimes an empty, an invalid or no plan."""
+        plan = self.plan(rng, profile_name)
+        return rng.choice((plan, plan, plan, plan, (), (*plan, plan[0]), None))
 
     @staticmethod
     def _body(rng: Random) -> StepSpec:

@@ -90,7 +90,7 @@ class LeaseInfo(_ServerBody, kw_only=True, frozen=True):
     code_version: str
     profile: str
     kind: str
-    """`work`, or `body` for the code of a code-first workflow."""
+    """`work`; `body` for the code of a code-first workflow; `plan` for a step whose `complete` brings the run's plan."""
     tool: str
     idempotency_key: str
     expires_at: datetime
@@ -204,10 +204,10 @@ class WaitMessage(RunnerMessage, kw_only=True, frozen=True):
 
 
 class PlanStep(_RunnerBody, kw_only=True, frozen=True):
-    """A step of a child's plan."""
+    """A step of a plan: of a child's, or of the run that a plan step plans."""
 
     name: str
-    kind: Literal["work", "body", "approval", "wait"] = "work"
+    kind: Literal["work", "body", "approval", "wait", "plan"] = "work"
     tool: str = ""
     needs: tuple[str, ...] | None = None
     required: bool = True
@@ -220,6 +220,10 @@ class PlanStep(_RunnerBody, kw_only=True, frozen=True):
     input: Any = UNSET
     approval: ApprovalSpec | None = None
     wait: WaitSpec | None = None
+    condition: str | None = None
+    """Why the step is in the plan or is skipped, as an expression for people."""
+    skipped: bool = False
+    """The condition is false: the step succeeds without running."""
 
 
 class ChildRun(_RunnerBody, kw_only=True, frozen=True):
@@ -275,6 +279,8 @@ class CompleteMessage(RunnerMessage, kw_only=True, frozen=True):
     """A checkpoint to record in the same commit, before the end."""
     restart: ChildRun | None = None
     """For a body: the run continues as this new run."""
+    plan: tuple[PlanStep, ...] | None = None
+    """For a lease of kind `plan`: the steps of the run, perhaps none."""
 
 
 class FailMessage(RunnerMessage, kw_only=True, frozen=True):

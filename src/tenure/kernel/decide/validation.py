@@ -55,7 +55,6 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
         ("requester", 1, NAME_CHARS_MAX),
         ("involved", 0, _INVOLVED_CHARS_MAX),
     ),
-    c.FailPlan: (("code", 1, CODE_CHARS_MAX),),
     c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
     c.Heartbeat: (("progress", 0, LABEL_CHARS_MAX),),
     c.Complete: (("cost", 1, LABEL_CHARS_MAX),),
@@ -239,7 +238,7 @@ def step_problems(at: str, step: StepSpec, profile: Profile) -> Iterator[Detail]
 
 def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
     for part, kind in (("approval", "approval"), ("wait", "wait"), ("backoff", "work")):
-        if getattr(step, part) is not None and step.kind != kind:
+        if getattr(step, part) is not None and step.kind not in (kind, "plan" if part == "backoff" else kind):
             yield Detail(f"{at}.{part}", f"can only be set on a step of kind {kind!r}, not {step.kind!r}")
     backoff, approval, wait = step.backoff, step.approval, step.wait
     if backoff is not None:

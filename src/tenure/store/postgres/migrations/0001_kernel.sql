@@ -14,7 +14,7 @@ create domain counter as integer check (value >= 0);
 create domain run_status as text collate "C" check (value in (
     'created', 'planning', 'plan_failed', 'queued', 'running', 'waiting_approval', 'waiting_external', 'retry_wait',
     'canceling', 'succeeded', 'failed', 'canceled', 'timed_out'));
-create domain step_kind as text collate "C" check (value in ('work', 'body', 'approval', 'wait'));
+create domain step_kind as text collate "C" check (value in ('work', 'body', 'approval', 'wait', 'plan'));
 create domain step_state as text collate "C" check (value in (
     'pending', 'ready', 'leased', 'starting', 'running', 'uploading', 'waiting_approval', 'waiting_external',
     'retry_wait', 'canceling', 'succeeded', 'failed', 'canceled', 'timed_out', 'skipped'));
@@ -197,7 +197,7 @@ create table step (
     constraint step_times_in_order check (finished_at >= created_at),
     -- I45: gates are never leased.
     constraint step_claimable check (
-        not claimable or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)),
+        not claimable or (state = 'ready' and kind in ('work', 'body', 'plan') and ready_at is not null)),
     constraint step_resolution_known check (resolution in ('', 'due', 'each', 'skip')),
     constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
     -- I61: a step that must be resolved first, or is skipped, is never leased.
