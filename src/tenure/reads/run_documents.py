@@ -34,7 +34,7 @@ from tenure.kernel.run_rows import (
 )
 from tenure.reads.payloads import decode_payload, read_bodies
 from tenure.reads.runs import RunReader, run_word, step_word
-from tenure.reads.steps import parse_meta, wait_label
+from tenure.reads.steps import parse_meta, read_shown_steps, wait_label
 from tenure.shapes.documents import (
     CancellationDocument,
     CheckpointDocument,
@@ -81,7 +81,7 @@ async def read_document(
     rows = _Rows(
         run,
         spec,
-        await read("steps_of", run_id),
+        await read_shown_steps(store, run_id),
         await read("attempts_of", run_id),
         await read("checkpoints_of", run_id),
         await read("waits_of", run_id),
