@@ -345,6 +345,26 @@ BUGS: dict[str, Bug] = {
         (Change(termination.end_step, "run.steps_open -= 1", 'run.steps_open -= step.state != "skipped"'),),
         0,
     ),
+    "plan-step-counted": Bug(
+        "the plan step counts as a step of its run",
+        (Change(Draft.move, 'if step.kind != "plan":', "if True:"),),
+        0,
+    ),
+    "plan-step-left-open": Bug(
+        "a run whose planning takes too long leaves its plan step open",
+        (Change(termination.time_out_planning, "close_open_steps(d)", 'd.show("failed")'),),
+        0,
+    ),
+    "cancel-while-planning": Bug(
+        "a cancel ends a run whose planner still has its lease",
+        (Change(termination.settle_planning, "if step.finished_at is None:", "if d.run.cancel_at is None:"),),
+        0,
+    ),
+    "planner-records": Bug(
+        "a plan step records checkpoints",
+        (Change(checkpoints.write_checkpoint, 'if step.kind == "plan":', "if False:"),),
+        0,
+    ),
     "skipped-and-handed-out": Bug(
         "a step whose condition is false can be claimed",
         (Change(resolutions._resolve, "if made.skipped:", "if False:"),),

@@ -120,8 +120,10 @@ class _AttemptFold:
         self, event: EventRow, key: str, row: dict[str, Any], steps: dict[str, Any]
     ) -> Iterator[FailedAttempt]:
         idx, _, n = key.partition("/")
+        if idx not in self._names:
+            return  # the plan step
         common: dict[str, Any] = {
-            "step": self._names.get(idx, idx),
+            "step": self._names[idx],
             "at": to_datetime(event.at),
             "attempt": int(n),
         }

@@ -40,7 +40,7 @@ from tenure.kernel.run_rows import (
 from tenure.reads.payloads import decode_payload, read_bodies, read_payload
 from tenure.reads.run_words import run_word
 from tenure.reads.runs import RunReader, step_word
-from tenure.reads.steps import parse_meta, wait_label
+from tenure.reads.steps import parse_meta, read_shown_steps, wait_label
 from tenure.shapes.documents import (
     CancellationDocument,
     CheckpointDocument,
@@ -95,7 +95,7 @@ async def read_document(
     rows = _Rows(
         run,
         spec,
-        await read("steps_of", run_id),
+        await read_shown_steps(store, run_id),
         await read("attempts_of", run_id),
         await read("checkpoints_of", run_id),
         await read("waits_of", run_id),

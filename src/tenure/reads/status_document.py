@@ -19,7 +19,7 @@ from tenure.clock import to_datetime
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.run_rows import CONDITION_FALSE, AttemptRow, CheckpointRow, RunSpecRow, StepRow
 from tenure.reads.payloads import read_payload
-from tenure.reads.steps import wait_label
+from tenure.reads.steps import read_shown_steps, wait_label
 from tenure.shapes.documents import SkippedStepDocument, StatusDocument
 from tenure.store.approvals import ApprovalDetail
 from tenure.store.port import Store
@@ -49,7 +49,7 @@ _TIMED_OUT = {
 async def read_status_document(store: Store, run: RunGlance, word: str) -> StatusDocument:
     """The document of a run; `word` is its status in the profile's words."""
     spec = await read_first(store, RunSpecRow, "get_spec", run.id)
-    steps: list[StepRow] = await store.read("steps_of", run.id)
+    steps = await read_shown_steps(store, run.id)
     checkpoints: list[CheckpointRow] = await store.read("checkpoints_of", run.id)
     attempts: list[AttemptRow] = await store.read("attempts_of", run.id)
     asked: list[ApprovalDetail] = await store.read("approval_details_of", run.id)
