@@ -82,7 +82,8 @@ class GitTimedOut(Exception):
 class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
     """Git, confined to one repository and a few protocols."""
 
-    git_dir: str
+    git_dir: str = ""
+    """Empty: git finds the repository itself."""
     protocols: tuple[str, ...] = ()
     config: Mapping[str, str] = {}
     """Further settings. They are passed in the environment, where other users cannot read them."""
@@ -97,7 +98,7 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C",
             "HOME": os.environ.get("HOME", "/") if "ssh" in self.protocols else "/nonexistent",
-            "GIT_DIR": self.git_dir,
+            **({"GIT_DIR": self.git_dir} if self.git_dir else {}),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_SYSTEM": "/dev/null",
             "GIT_CONFIG_GLOBAL": "/dev/null",
@@ -185,6 +186,18 @@ def check_ref(ref: str) -> str:
     return ref
 
 
+def find_repository(folder: Path) -> GitRepository:
+    """The repository that a folder belongs to: a checkout, a folder inside one, or a bare repository."""
+    try:
+        found = GitProgram().run("-C", str(folder.absolute()), "rev-parse", "--absolute-git-dir")
+    except GitFailed as fault:
+        raise TenureError(
+            "INVALID_INPUT",
+            f"{folder} is not in a git repository; name one with --repo: {fault.stderr[:200]}",
+        ) from fault
+    return GitRepository(Path(found.decode().rstrip("\n")))
+
+
 class GitRepository:
     """Reads of one repository. Nothing here talks to another host."""
 
@@ -206,6 +219,13 @@ class GitRepository:
                 "COMMIT_NOT_FOUND", f"there is no commit {revision!r}; a force push may have removed it{why}"
             ) from fault
         return found.decode().strip()
+
+    def current_branch(self) -> str:
+        """The branch that is checked out; empty if none is."""
+        try:
+            return self._git.run("symbolic-ref", "--quiet", "--short", "HEAD").decode().strip()
+        except GitFailed:
+            return ""
 
     def has_commit(self, commit: str) -> bool:
         try:

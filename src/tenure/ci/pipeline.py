@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from math import prod
+from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from tenure.ci.settings import job_limits
 from tenure.declared.model import RetrySettings
 from tenure.declared.pipeline_grammar import PIPELINE, RESERVED_AXES
 from tenure.declared.validation import NO_EXPRESSIONS, find_script
+from tenure.errors import TenureError
 from tenure.expressions import templates
 from tenure.expressions.expression import ExpressionReference, MalformedExpression
 from tenure.expressions.schema import MISSING, VariantValue
@@ -88,7 +90,9 @@ class PipelineJob(msgspec.Struct, frozen=True, kw_only=True):
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[str, PipelineJob]
-    """In the order of their needs: a job comes after the jobs that it needs."""
+    """In the order of the file."""
+    order: tuple[str, ...]
+    """The ids of the jobs, each after those that it needs."""
     projects: dict[str, tuple[str, ...]]
     """Folder -> the folders that it depends on."""
     discover: str = ""
@@ -109,7 +113,8 @@ def load_pipeline(text: str, source: str) -> tuple[Pipeline, FileProblems]:
     defaults = data.get("defaults", {})
     return (
         Pipeline(
-            jobs={job_id: _build_job(job_id, data["jobs"][job_id], defaults) for job_id in order},
+            jobs={job_id: _build_job(job_id, job, defaults) for job_id, job in data["jobs"].items()},
+            order=tuple(order),
             projects={
                 _folder(folder): tuple(map(_folder, needs))
                 for folder, needs in data.get("projects", {}).items()
@@ -118,6 +123,15 @@ def load_pipeline(text: str, source: str) -> tuple[Pipeline, FileProblems]:
         ),
         problems,
     )
+
+
+def load_pipeline_file(path: FilePath) -> Pipeline:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
+        raise TenureError("PIPELINE_INVALID", f"{path} cannot be read: {why}") from fault
+    return load_pipeline(text, str(path))[0]
 
 
 def _folder(path: str) -> str:

@@ -244,7 +244,7 @@ class _Planner:
                     self.problems.add(("projects", project, i), f"there is no project {need!r}{guess}")
 
     def _decide_conditions(self) -> None:
-        for job in self.pipeline.jobs.values():  # in the order of needs
+        for job in map(self.pipeline.jobs.__getitem__, self.pipeline.order):
             self.instances[job.id] = [
                 _Instance(job, combination, job.instance_name(combination))
                 for combination in job.combinations
@@ -340,12 +340,14 @@ class _Planner:
         return found
 
     def _include_needed(self) -> None:
-        for job in reversed(self.pipeline.jobs.values()):
-            if job.id in self.reasons:
-                for need in job.needs:
-                    why = self.reasons.setdefault(need, [])
-                    if len(why) < REASONS_MAX:
-                        why.append(f"{job.id} needs it, which is in")
+        own = set(self.reasons)
+        for job_id in reversed(self.pipeline.order):
+            if job_id not in self.reasons:
+                continue
+            for need in self.pipeline.jobs[job_id].needs:
+                why = self.reasons.setdefault(need, [])
+                if need not in own and len(why) < REASONS_MAX:
+                    why.append(f"{job_id} needs it, which is in")
 
     def _check_counts(self) -> None:
         jobs = sum(len(self.instances[job_id]) for job_id in self.reasons)
