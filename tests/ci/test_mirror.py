@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tenure.ci.git_commands import GitFailed, GitProgram, GitRepository, GitTimedOut, check_ref
+from tenure.ci.git_commands import (
+    GitCommandFailed,
+    GitCommandTimedOut,
+    GitProgram,
+    LocalRepository,
+    check_ref,
+)
 from tenure.ci.mirror import GitMirror
 from tenure.ci.settings import FetchSettings, RepositorySettings
 from tenure.errors import TenureError
@@ -51,7 +57,7 @@ def test_a_rename_counts_as_both_paths(work: WorkRepository) -> None:
     base = work.commit({"old/x.py": "the same content in both places\n" * 20})
     work.git("mv", "old/x.py", "x.py")
     head = work.commit({})
-    assert GitRepository(work.folder / ".git").list_changed(base, head) == ["old/x.py", "x.py"]
+    assert LocalRepository(work.folder / ".git").list_changed(base, head) == ["old/x.py", "x.py"]
 
 
 def test_a_commit_that_is_there_is_not_fetched_again(work: WorkRepository) -> None:
@@ -105,9 +111,9 @@ def test_only_the_protocols_of_the_settings_are_used(work: WorkRepository) -> No
         GitMirror(work.folder.parent / "cache", refused).fetch_change("refs/heads/main")
     # Git itself refuses it, too, whatever our own check of the URL says.
     git = GitProgram(git_dir=str(work.folder / ".git"), protocols=("https",))
-    with pytest.raises(GitFailed, match="transport 'file' not allowed"):
+    with pytest.raises(GitCommandFailed, match="transport 'file' not allowed"):
         git.run("fetch", "--quiet", str(work.folder), "refs/heads/main")
-    with pytest.raises(GitFailed, match="transport 'ext' not allowed"):
+    with pytest.raises(GitCommandFailed, match="transport 'ext' not allowed"):
         git.run("fetch", "--quiet", "ext::touch /tmp/never", "refs/heads/main")
 
 
@@ -253,7 +259,7 @@ def test_a_text_that_is_no_full_ref_is_refused(ref: str) -> None:
 def test_a_revision_never_becomes_an_option(work: WorkRepository) -> None:
     work.commit({"a": "1"})
     with pytest.raises(TenureError) as failed:
-        GitRepository(work.folder / ".git").find_commit("--all")
+        LocalRepository(work.folder / ".git").find_commit("--all")
     assert failed.value.code == "COMMIT_NOT_FOUND"
 
 
@@ -263,7 +269,7 @@ def test_a_command_that_prints_too_much_or_takes_too_long_is_stopped(work: WorkR
     git = GitProgram(git_dir=str(work.folder / ".git"))
     with pytest.raises(TenureError, match="prints more than"):
         git.run("cat-file", "blob", "HEAD:large", output_bytes_max=10_000)
-    with pytest.raises(GitTimedOut):
+    with pytest.raises(GitCommandTimedOut):
         git.run(
             "cat-file", "--batch", "--buffer", "--follow-symlinks", data=b"HEAD\n" * 2_000_000, seconds=0.01
         )

@@ -66,7 +66,7 @@ _CONFIG = {
 }
 
 
-class GitFailed(Exception):
+class GitCommandFailed(Exception):
     """Git ended with an error."""
 
     def __init__(self, arguments: Sequence[str], status: int, stderr: str) -> None:
@@ -75,7 +75,7 @@ class GitFailed(Exception):
         super().__init__(f"git {arguments[0]} ended with {status}: {self.stderr}")
 
 
-class GitTimedOut(Exception):
+class GitCommandTimedOut(Exception):
     """Git took too long."""
 
 
@@ -125,7 +125,7 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
         output_bytes_max: int = OUTPUT_BYTES_MAX,
         file_bytes_max: int | None = None,
     ) -> bytes:
-        """What a command of git prints. Neither that nor a file that it writes may be longer than allowed. GitFailed and GitTimedOut say why there is nothing."""
+        """What a command of git prints. Neither that nor a file that it writes may be longer than allowed. GitCommandFailed and GitCommandTimedOut say why there is nothing."""
         # The shell sets the limit of written files, which git's helper programs inherit; the arguments are not part of its script.
         blocks = max(1, (output_bytes_max if file_bytes_max is None else file_bytes_max) // 512)
         command = ["sh", "-c", f'ulimit -f {blocks} && exec git "$@"', "git", *arguments]
@@ -149,7 +149,7 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
             try:
                 process.wait(timeout=seconds)
             except subprocess.TimeoutExpired as late:
-                raise GitTimedOut(f"git {arguments[0]} took longer than {seconds:g} seconds") from late
+                raise GitCommandTimedOut(f"git {arguments[0]} took longer than {seconds:g} seconds") from late
             finally:
                 _kill_group(process)
             problems.seek(0)
@@ -160,7 +160,7 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
                     f"git {arguments[0]} prints more than the {output_bytes_max} bytes that are read",
                 )
             if process.returncode != 0:
-                raise GitFailed(arguments, process.returncode, text)
+                raise GitCommandFailed(arguments, process.returncode, text)
             printed.seek(0)
             return printed.read()
 
@@ -186,19 +186,19 @@ def check_ref(ref: str) -> str:
     return ref
 
 
-def find_repository(folder: Path) -> GitRepository:
+def find_repository(folder: Path) -> LocalRepository:
     """The repository that a folder belongs to: a checkout, a folder inside one, or a bare repository."""
     try:
         found = GitProgram().run("-C", str(folder.absolute()), "rev-parse", "--absolute-git-dir")
-    except GitFailed as fault:
+    except GitCommandFailed as fault:
         raise TenureError(
             "INVALID_INPUT",
             f"{folder} is not in a git repository; name one with --repo: {fault.stderr[:200]}",
         ) from fault
-    return GitRepository(Path(found.decode().rstrip("\n")))
+    return LocalRepository(Path(found.decode().rstrip("\n")))
 
 
-class GitRepository:
+class LocalRepository:
     """Reads of one repository. Nothing here talks to another host."""
 
     def __init__(self, git_dir: Path) -> None:
@@ -213,7 +213,7 @@ class GitRepository:
             found = self._git.run(
                 "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
             )
-        except GitFailed as fault:
+        except GitCommandFailed as fault:
             why = f": {fault.stderr}" if fault.stderr else ""
             raise TenureError(
                 "COMMIT_NOT_FOUND", f"there is no commit {revision!r}; a force push may have removed it{why}"
@@ -224,13 +224,13 @@ class GitRepository:
         """The branch that is checked out; empty if none is."""
         try:
             return self._git.run("symbolic-ref", "--quiet", "--short", "HEAD").decode().strip()
-        except GitFailed:
+        except GitCommandFailed:
             return ""
 
     def has_commit(self, commit: str) -> bool:
         try:
             self._git.run("cat-file", "-e", f"{commit}^{{commit}}")
-        except GitFailed:
+        except GitCommandFailed:
             return False
         return True
 
@@ -238,7 +238,7 @@ class GitRepository:
         """The commit where two histories part; None if they have nothing in common."""
         try:
             return self._git.run("merge-base", base, head).decode().split()[0]
-        except GitFailed as fault:
+        except GitCommandFailed as fault:
             if fault.status == 1 and not fault.stderr:
                 return None
             raise

@@ -108,6 +108,8 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Names of secrets, which become environment variables of that name."""
     trusted: bool = False
     """Whether the ref is one that the settings trust with secrets."""
+    scope: str = ""
+    """Where its caches and results may serve: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`."""
     caches: tuple[JobCache, ...] = ()
     artifacts: tuple[JobArtifact, ...] = ()
     downloads: tuple[JobDownload, ...] = ()

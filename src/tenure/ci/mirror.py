@@ -20,7 +20,13 @@ from time import monotonic, sleep
 from urllib.parse import urlsplit
 
 from tenure import private_files, secrets
-from tenure.ci.git_commands import GitFailed, GitProgram, GitRepository, GitTimedOut, check_ref
+from tenure.ci.git_commands import (
+    GitCommandFailed,
+    GitCommandTimedOut,
+    GitProgram,
+    LocalRepository,
+    check_ref,
+)
 from tenure.ci.settings import RepositorySettings, find_url_problem, url_protocol
 from tenure.errors import TenureError
 
@@ -40,7 +46,7 @@ class GitMirror:
         self._settings = settings
         digest = hashlib.sha256(settings.url.encode()).hexdigest()[:16]
         self.folder = cache / f"{re.sub(r'[^A-Za-z0-9_-]', '-', settings.name)}-{digest}.git"
-        self.repository = GitRepository(self.folder)
+        self.repository = LocalRepository(self.folder)
 
     def fetch_change(self, ref: str, head: str = "", *wanted: str, seconds: float | None = None) -> str:
         """Fetch a ref, and further commits or refs if they are missing. Returns the head's id. COMMIT_NOT_FOUND if the head is not in the
@@ -125,12 +131,12 @@ class GitMirror:
                 seconds=max(0.1, until - monotonic()),
                 file_bytes_max=settings.fetch.size_bytes,
             )
-        except GitTimedOut as late:
+        except GitCommandTimedOut as late:
             self._remove_rest()
             raise TenureError(
                 "NETWORK_FETCH_FAILED", f"{settings.name} could not be fetched: {late}"
             ) from late
-        except GitFailed as fault:
+        except GitCommandFailed as fault:
             error = self._explain(fault, what, self._remove_rest())
             if error.code != "COMMIT_NOT_FOUND" or required:
                 raise error from fault
@@ -152,7 +158,7 @@ class GitMirror:
             file.unlink()
         return largest
 
-    def _explain(self, fault: GitFailed, what: str, largest: int) -> TenureError:
+    def _explain(self, fault: GitCommandFailed, what: str, largest: int) -> TenureError:
         """The error of a failed fetch, by what git said and left behind."""
         name, said = self._settings.name, " ".join(fault.stderr.split())[-500:]
         if re.search(r"not our ref|couldn't find remote ref|unadvertised object", said):

@@ -22,7 +22,7 @@ import msgspec
 
 from tenure import private_files
 from tenure.ci.change import NO_COMMIT, Change
-from tenure.ci.git_commands import COMMIT, GitFailed, GitRepository, GitTimedOut
+from tenure.ci.git_commands import COMMIT, GitCommandFailed, GitCommandTimedOut, LocalRepository
 from tenure.ci.mirror import GitMirror
 from tenure.ci.planner import (
     REGULAR_MODES,
@@ -88,9 +88,9 @@ def execute_plan_step(change: Change, cache: Path, launch: PlannerLauncher = lau
         )
         if change.trusted:
             kept.add(plan.imports)
-    except GitTimedOut as late:
+    except GitCommandTimedOut as late:
         raise TenureError("PLAN_FAILED", f"planning {settings.name} took too long: {late}") from late
-    except GitFailed as fault:
+    except GitCommandFailed as fault:
         raise TenureError("PLAN_FAILED", f"planning {settings.name} failed: {fault}") from fault
     return plan
 
@@ -109,14 +109,14 @@ def _fetch(change: Change, mirror: GitMirror, seconds: float) -> tuple[str, str 
     base = given or mirror.find_ref(compare_ref)
     if base is None:
         return head, None, f"there is no {compare_ref} to compare with"
-    if base == head and not given:
-        return head, None, f"{compare_ref} is at this commit"
     found = mirror.repository.find_merge_base(base, head)
+    if found == head and not given:
+        return head, None, f"{compare_ref} has this commit already"
     return head, found, "" if found else f"{base[:12]} and {head[:12]} have no common history"
 
 
 def plan_commits(
-    repository: GitRepository,
+    repository: LocalRepository,
     change: Change,
     head: str,
     base: str | None,
@@ -162,7 +162,7 @@ def _decode(data: bytes) -> PlanAnswer:
 
 
 def _answer_need(
-    repository: GitRepository, request: PlanRequest, need: BlobsNeeded, known: dict[str, Imports | None]
+    repository: LocalRepository, request: PlanRequest, need: BlobsNeeded, known: dict[str, Imports | None]
 ) -> PlanRequest:
     """The request with what the planner asked for: imports that are known, and contents of files of this commit."""
     own = {file.blob for file in request.files if file.mode in REGULAR_MODES}
@@ -172,7 +172,7 @@ def _answer_need(
     return msgspec.structs.replace(request, imports=request.imports | kept, blobs=request.blobs | contents)
 
 
-def read_config(repository: GitRepository, settings: RepositorySettings, commit: str) -> str:
+def read_config(repository: LocalRepository, settings: RepositorySettings, commit: str) -> str:
     """The text of the pipeline file of a commit. A link, a submodule or a file that is too large is refused."""
     path = settings.config
     folders = path.split("/")[:-1]
@@ -194,7 +194,7 @@ def read_config(repository: GitRepository, settings: RepositorySettings, commit:
 
 
 def _find_entry(
-    repository: GitRepository, settings: RepositorySettings, commit: str, at: str, modes: tuple[str, ...]
+    repository: LocalRepository, settings: RepositorySettings, commit: str, at: str, modes: tuple[str, ...]
 ) -> CommitFile:
     found = repository.find_file(commit, at)
     if found is None:
@@ -213,7 +213,7 @@ def _refuse(settings: RepositorySettings, line: int, column: int, problem: str) 
     return TenureError("PIPELINE_INVALID", f"{place}: {problem}", (Detail(place, problem),))
 
 
-def _read_base_config(repository: GitRepository, settings: RepositorySettings, base: str) -> str | None:
+def _read_base_config(repository: LocalRepository, settings: RepositorySettings, base: str) -> str | None:
     try:
         return read_config(repository, settings, base)
     except TenureError:

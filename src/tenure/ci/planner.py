@@ -455,6 +455,7 @@ class _Planner:
             network=tuple(dict.fromkeys(host.lower() for host in job.network)),
             secrets=tuple(name for name in job.secrets if self._grants(name)),
             trusted=change.trusted or change.approved,
+            scope=change.scope,
             caches=tuple(
                 JobCache(
                     key=self._cache_key(texts.text(cache.key, ("caches", i, "key")), cache.files),

@@ -16,7 +16,7 @@ from tenure.cli.common.tables import make_table
 from tenure.errors import TenureError
 
 if TYPE_CHECKING:
-    from tenure.ci.git_commands import GitRepository
+    from tenure.ci.git_commands import LocalRepository
     from tenure.ci.planner import JobExplanation, PlannedChange
     from tenure.ci.settings import RepositorySettings
 
@@ -135,7 +135,7 @@ def _choose_settings(file: Path | None, name: str | None, repo: Path) -> Reposit
     return next(iter(loaded.repositories.values()))
 
 
-def _full_ref(git: GitRepository, ref: str | None, pull_request: int | None) -> str:
+def _full_ref(git: LocalRepository, ref: str | None, pull_request: int | None) -> str:
     if ref is None:
         return (
             f"refs/pull/{pull_request}/head"
