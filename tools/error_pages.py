@@ -35,6 +35,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Requests and limits",
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),
     ),
+    ("CI", ("CI_", "REPOSITORY_", "NETWORK_", "COMMIT_", "PIPELINE_")),
     ("Schedules", ("SCHEDULE_",)),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
