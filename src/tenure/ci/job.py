@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -125,3 +126,8 @@ class JobFailureRule(
     output: str = ""
     """A regular expression over the end of the output."""
     phase: Literal["", "checkout", "restore", "services", "commands", "upload"] = ""
+
+
+def queue_for(labels: Iterable[str]) -> str:
+    """The queue of jobs that need a runner with these labels."""
+    return "ci" + "".join("+" + label for label in sorted(labels))
