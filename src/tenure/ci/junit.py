@@ -12,15 +12,18 @@ from collections.abc import Iterable
 from typing import Literal
 from xml.parsers import expat
 
-import msgspec
+from tenure.limits import (
+    FAILED_CASES_PER_REPORT_MAX,
+    LABEL_CHARS_MAX,
+    PASSED_TESTS_PER_REPORT_MAX,
+    TEST_MESSAGE_CHARS_MAX,
+    TEST_NOTES_MAX,
+)
+from tenure.shapes.test_reports import FailedCase, TestReport
 
 REPORT_BYTES_MAX = 64 << 20
 REPORT_DEPTH_MAX = 64
 REPORT_CASES_MAX = 500_000
-REPORTED_CASES_MAX = 200
-"""Failed cases that a report names. All are counted."""
-CASE_NAME_CHARS_MAX = 500
-CASE_TEXT_CHARS_MAX = 4_000
 ATTRIBUTES_MAX = 100
 SECONDS_MAX = 1e9
 _PIECE_BYTES = 64 * 1024
@@ -29,45 +32,6 @@ _OUTCOMES: dict[str, Literal["failed", "error", "skipped"]] = {
     "error": "error",
     "skipped": "skipped",
 }
-
-
-class FailedCase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    test: str
-    """`CLASS.NAME`, or the name alone: the same in every run of the test."""
-    outcome: Literal["failed", "error"] = "failed"
-    message: str = ""
-    seconds: float = 0.0
-    file: str = ""
-    line: int | None = None
-
-
-class TestReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The results of a job's tests."""
-
-    __test__ = False  # not for pytest
-
-    passed: int = 0
-    failed: int = 0
-    """Failures and errors."""
-    skipped: int = 0
-    seconds: float = 0.0
-    failed_cases: tuple[FailedCase, ...] = ()
-    notes: tuple[str, ...] = ()
-    """Files that could not be read, and why."""
-
-    @property
-    def tests(self) -> int:
-        return self.passed + self.failed + self.skipped
-
-    def joined(self, other: TestReport) -> TestReport:
-        return TestReport(
-            passed=self.passed + other.passed,
-            failed=self.failed + other.failed,
-            skipped=self.skipped + other.skipped,
-            seconds=self.seconds + other.seconds,
-            failed_cases=(*self.failed_cases, *other.failed_cases)[:REPORTED_CASES_MAX],
-            notes=(*self.notes, *other.notes)[:REPORTED_CASES_MAX],
-        )
 
 
 class ReportProblem(Exception):
@@ -109,6 +73,7 @@ class _Reader:
         self._passed = self._failed = self._skipped = 0
         self._seconds = 0.0
         self._failed_cases: list[FailedCase] = []
+        self._passed_tests: list[str] = []
         self._case: dict[str, str] | None = None
         self._case_depth = 0
         self._outcome: Literal["passed", "failed", "error", "skipped"] = "passed"
@@ -143,12 +108,12 @@ class _Reader:
             if self._outcome in ("passed", "skipped"):
                 self._outcome = outcome
             if outcome != "skipped" and not self._message:
-                self._message = attributes.get("message", "")[:CASE_TEXT_CHARS_MAX]
+                self._message = attributes.get("message", "")[:TEST_MESSAGE_CHARS_MAX]
                 self._texts, self._text_chars = [], len(self._message)
 
     def _text(self, text: str) -> None:
-        if self._texts is not None and self._text_chars < CASE_TEXT_CHARS_MAX:
-            self._texts.append(text[: CASE_TEXT_CHARS_MAX - self._text_chars])
+        if self._texts is not None and self._text_chars < TEST_MESSAGE_CHARS_MAX:
+            self._texts.append(text[: TEST_MESSAGE_CHARS_MAX - self._text_chars])
             self._text_chars += len(text)
 
     def _end(self, name: str) -> None:
@@ -165,23 +130,26 @@ class _Reader:
     def _count(self, case: dict[str, str]) -> None:
         seconds = _to_seconds(case.get("time", ""))
         self._seconds += seconds
+        name, group = case.get("name", ""), case.get("classname", "")
+        test = _clean(f"{group}.{name}" if group else name or "(no name)", LABEL_CHARS_MAX)
         if self._outcome == "passed":
             self._passed += 1
+            if len(self._passed_tests) < PASSED_TESTS_PER_REPORT_MAX:
+                self._passed_tests.append(test)
             return
         if self._outcome == "skipped":
             self._skipped += 1
             return
         self._failed += 1
-        if len(self._failed_cases) < REPORTED_CASES_MAX:
-            name, group = case.get("name", ""), case.get("classname", "")
+        if len(self._failed_cases) < FAILED_CASES_PER_REPORT_MAX:
             line = case.get("line", "")
             self._failed_cases.append(
                 FailedCase(
-                    test=_clean(f"{group}.{name}" if group else name or "(no name)", CASE_NAME_CHARS_MAX),
+                    test=test,
                     outcome=self._outcome,
-                    message=_clean(self._message, CASE_TEXT_CHARS_MAX, keep="\n\t"),
+                    message=_clean(self._message, TEST_MESSAGE_CHARS_MAX, keep="\n\t"),
                     seconds=seconds,
-                    file=_clean(case.get("file", ""), CASE_NAME_CHARS_MAX),
+                    file=_clean(case.get("file", ""), LABEL_CHARS_MAX),
                     line=int(line) if line.isascii() and line.isdigit() and len(line) < 9 else None,
                 )
             )
@@ -193,6 +161,7 @@ class _Reader:
             skipped=self._skipped,
             seconds=round(min(self._seconds, SECONDS_MAX), 3),
             failed_cases=tuple(self._failed_cases),
+            passed_tests=tuple(self._passed_tests),
         )
 
 
@@ -207,3 +176,21 @@ def _to_seconds(text: str) -> float:
     except ValueError:
         return 0.0
     return seconds if 0 <= seconds <= SECONDS_MAX else 0.0
+
+
+def join_reports(reports: Iterable[TestReport]) -> TestReport:
+    """Several files of one job as one report."""
+    every = list(reports)
+    return TestReport(
+        passed=sum(each.passed for each in every),
+        failed=sum(each.failed for each in every),
+        skipped=sum(each.skipped for each in every),
+        seconds=min(sum(each.seconds for each in every), SECONDS_MAX),
+        failed_cases=tuple(case for each in every for case in each.failed_cases)[
+            :FAILED_CASES_PER_REPORT_MAX
+        ],
+        passed_tests=tuple(test for each in every for test in each.passed_tests)[
+            :PASSED_TESTS_PER_REPORT_MAX
+        ],
+        notes=tuple(note for each in every for note in each.notes)[:TEST_NOTES_MAX],
+    )

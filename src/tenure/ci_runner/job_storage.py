@@ -14,7 +14,9 @@ from typing import Protocol
 
 import msgspec
 
-from tenure.ci.junit import TestReport
+from tenure.shapes.test_reports import TestHistory, TestReport
+
+__all__ = ["JobFile", "JobStorage", "TestHistory", "TestReport"]
 
 
 class JobFile(msgspec.Struct, frozen=True):
@@ -26,17 +28,6 @@ class JobFile(msgspec.Struct, frozen=True):
     size: int
     mode: int
     """The permission bits."""
-
-
-class TestHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a test of the repository."""
-
-    __test__ = False  # not for pytest
-
-    passed: int = 0
-    failed: int = 0
-    flips: int = 0
-    """How often it both passed and failed on one commit."""
 
 
 class JobStorage(Protocol):
