@@ -1,51 +1,54 @@
-"""Where a job's logs, artifacts, caches and test reports go. `http_storage` implements it over the runner protocol.
+"""Where a job's log, artifacts, caches and reports go: the port of the CI runner. `http_storage` sends them to a server.
 
 Laws:
-1. Every call may be repeated after a failure; it has one effect.
-2. A file that is downloaded or restored stays within its folder, whoever has uploaded it.
+1. A storage belongs to one lease. What was accepted stays; a lease that has ended adds nothing that counts.
+2. Files are named relative to the workspace. A storage writes nothing outside of the folder that it is given, whatever an archive contains.
+3. A method returns when the content is stored or restored, and raises TenureError otherwise. LEASE_STALE is never tried again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+import msgspec
 
 from tenure.shapes.test_reports import TestHistory, TestReport
 
 __all__ = ["JobFile", "JobStorage", "TestHistory", "TestReport"]
 
 
-class JobFile(NamedTuple):
-    """A regular file of an artifact."""
+class JobFile(msgspec.Struct, frozen=True):
+    """A file of an artifact."""
 
     path: str
-    """Its path in the archive: relative, with slashes."""
+    """In the archive: relative, with `/`, without `..`."""
     local: Path
     size: int
-    mode: int = 0o644
+    mode: int
+    """The permission bits."""
 
 
 class JobStorage(Protocol):
     async def append_log(self, data: bytes) -> None:
-        """Add bytes to the job's log. They are sent in order; if too many wait, the call waits."""
+        """Add bytes to the job's log. Returns when there is room for more."""
 
     async def close_log(self) -> None:
-        """Return when everything has been stored."""
+        """Returns when everything that was appended is stored."""
 
-    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> None:
-        """Upload files as one artifact. It is visible when it is complete."""
+    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> None: ...
 
     async def download(self, job: str, artifact: str, into: Path) -> None:
-        """Unpack an artifact of a job that this one needs."""
+        """Put the files of another job's artifact into a folder."""
 
     async def restore_cache(self, key: str, fallback: Sequence[str], into: Path) -> str | None:
-        """Unpack the cache of the key, or the newest whose key begins with one of `fallback`. Returns its key; None: there is none."""
+        """Put the files of a cache into a folder. Returns the key of that cache, or None if there is none."""
 
     async def save_cache(self, key: str, paths: Sequence[Path], root: Path) -> None:
-        """Store files below `root` under a key, unless the key has a cache already."""
+        """Store files and folders below `root` under a key. A key that is in use keeps its content."""
 
     async def send_report(self, report: TestReport) -> None: ...
 
     async def failed_before(self, tests: Sequence[str]) -> dict[str, TestHistory]:
-        """The history of those of these tests that have failed before."""
+        """The history of these tests, as far as there is one."""

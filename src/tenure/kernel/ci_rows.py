@@ -58,13 +58,14 @@ class UploadPartRow(RunPartRow):
     digest: str
 
 
-@table("cache_entry", key=("tenant", "scope", "key"))
+@table("cache_entry", key=("tenant", "scope", "name"))
 class CacheEntryRow(Row):
     """A cache of a repository. It never changes."""
 
     tenant: str
     scope: str
-    key: str
+    name: str
+    """Its key."""
     repository: str
     trusted: bool
     upload: str
@@ -107,6 +108,8 @@ class TestHistoryRow(Row):
     """Whether it failed the last time."""
     last_commit: str
     """The commit that it was last seen for."""
+    last_job: str
+    """The job that reported it last."""
     last_failed_at: int
     last_passed_at: int | None
 

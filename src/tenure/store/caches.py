@@ -55,8 +55,8 @@ async def complete_cache(
         if lease.late:
             raise TenureError("LEASE_STALE", f"the lease of attempt {n} has ended: its caches are not kept")
         uploads: list[UploadRow] = yield Query("upload_of", scalars=upload)
-        known: list[CacheEntryRow] = yield Query("cache_named", scalars=(row.tenant, row.scope, row.key))
-        if not uploads or uploads[0].kind != "cache" or uploads[0].name != row.key:
+        known: list[CacheEntryRow] = yield Query("cache_named", scalars=(row.tenant, row.scope, row.name))
+        if not uploads or uploads[0].kind != "cache" or uploads[0].name != row.name:
             if not known:
                 raise upload_not_found(upload_id)
             return known[0].upload == upload_id  # the completion was repeated
@@ -101,7 +101,7 @@ def _make_room(row: CacheEntryRow, now_us: int) -> Transaction[bool]:
         for old in oldest:
             if size <= CACHE_BYTES_PER_REPOSITORY_MAX and count <= CACHES_PER_REPOSITORY_MAX:
                 break
-            yield Query("end_cache", scalars=(old.tenant, old.scope, old.key, old.upload))
+            yield Query("end_cache", scalars=(old.tenant, old.scope, old.name, old.upload))
             folder = upload_folder("cache", "", old.upload)
             yield Query("save_file_deletion", scalars=(folder, None, now_us, now_us, 0))
             size, count = size - old.size, count - 1
@@ -110,4 +110,4 @@ def _make_room(row: CacheEntryRow, now_us: int) -> Transaction[bool]:
 async def touch_cache(store: Store, row: CacheEntryRow, now_us: int) -> None:
     """Mark a cache as used."""
     if row.used_at < now_us - us(TOUCH_SECONDS):
-        await write_rows(store, "touch_cache", row.tenant, row.scope, row.key, now_us)
+        await write_rows(store, "touch_cache", row.tenant, row.scope, row.name, now_us)

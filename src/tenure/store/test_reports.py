@@ -15,7 +15,7 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.kernel.ci_rows import TestHistoryRow, TestReportRow
-from tenure.limits import TESTS_REMEMBERED_MAX
+from tenure.limits import FAILED_CASES_PER_REPORT_MAX, TESTS_REMEMBERED_MAX
 from tenure.store.port import LEAVE_EVENT_LOOP, Query, RowType, Store, Transaction
 from tenure.store.remote_leases import lock_lease
 from tenure.store.transactions import run_transaction
@@ -29,6 +29,7 @@ READS: dict[str, RowType] = {
     "test_report_of": TestReportRow,  # () ; run_id, idx, n
     "test_reports_of": TestReportRow,  # () ; run_id, limit -> by step and attempt
     "test_histories_of": TestHistoryRow,  # () ; tenant, scope, tests as a JSON list
+    "test_histories_failing": TestHistoryRow,  # () ; tenant, scope, job, commit, limit
     "test_history_count": HistoryCount,  # () ; tenant, scope
 }
 WRITES: dict[str, RowType] = {
@@ -44,8 +45,11 @@ class SeenTests(NamedTuple):
     tenant: str
     scope: str
     commit: str
+    job: str
     failed: tuple[str, ...]
     passed: tuple[str, ...]
+    complete: bool
+    """Whether every other test of this job passed or was skipped."""
 
 
 async def save_test_report(
@@ -78,11 +82,15 @@ def _count_tests(seen: SeenTests, now_us: int) -> Transaction[None]:
     rows: list[TestHistoryRow] = yield Query("test_histories_of", scalars=(seen.tenant, seen.scope, asked))
     known = {row.test: row for row in rows}
     failed = dict.fromkeys(seen.failed)
+    passed = dict.fromkeys(seen.passed)
+    if seen.complete:  # the tests of this job and commit that failed before, and now did not
+        scalars = (seen.tenant, seen.scope, seen.job, seen.commit, FAILED_CASES_PER_REPORT_MAX)
+        before: list[TestHistoryRow] = yield Query("test_histories_failing", scalars=scalars)
+        known |= {row.test: row for row in before}
+        passed |= dict.fromkeys(row.test for row in before)
     changed = [count_failure(known.get(test), seen, test, now_us) for test in failed]
     changed += [
-        count_pass(known[test], seen.commit, now_us)
-        for test in dict.fromkeys(seen.passed)
-        if test in known and test not in failed
+        count_pass(known[test], seen, now_us) for test in passed if test in known and test not in failed
     ]
     if not changed:
         return
@@ -95,7 +103,9 @@ def _count_tests(seen: SeenTests, now_us: int) -> Transaction[None]:
 def count_failure(known: TestHistoryRow | None, seen: SeenTests, test: str, now_us: int) -> TestHistoryRow:
     """The history of a test after another failure."""
     if known is None:
-        return TestHistoryRow(seen.tenant, seen.scope, test, 1, 0, 0, 0, True, seen.commit, now_us, None)
+        return TestHistoryRow(
+            seen.tenant, seen.scope, test, 1, 0, 0, 0, True, seen.commit, seen.job, now_us, None
+        )
     return msgspec.structs.replace(
         known,
         failed=known.failed + 1,
@@ -103,19 +113,21 @@ def count_failure(known: TestHistoryRow | None, seen: SeenTests, test: str, now_
         same_commit=known.same_commit + (not known.last_failed and known.last_commit == seen.commit),
         last_failed=True,
         last_commit=seen.commit,
+        last_job=seen.job,
         last_failed_at=now_us,
     )
 
 
-def count_pass(known: TestHistoryRow, commit: str, now_us: int) -> TestHistoryRow:
+def count_pass(known: TestHistoryRow, seen: SeenTests, now_us: int) -> TestHistoryRow:
     """The history of a test after a pass."""
     return msgspec.structs.replace(
         known,
         passed=known.passed + 1,
         changes=known.changes + known.last_failed,
-        same_commit=known.same_commit + (known.last_failed and known.last_commit == commit),
+        same_commit=known.same_commit + (known.last_failed and known.last_commit == seen.commit),
         last_failed=False,
-        last_commit=commit,
+        last_commit=seen.commit,
+        last_job=seen.job,
         last_passed_at=now_us,
     )
 

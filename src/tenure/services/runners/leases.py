@@ -256,6 +256,18 @@ class RunnerLeases:
             raise _lease_ended(detail)
         return detail
 
+    async def check_held(self, credential: LeaseCredential) -> None:
+        """Raise LEASE_STALE if the lease has ended."""
+        await self._held_detail(credential)
+
+    async def check_late(self, credential: LeaseCredential) -> bool:
+        """Whether the lease has ended. Raises LEASE_STALE after LATE_UPLOAD_SECONDS."""
+        return _is_late(await self._detail(credential))
+
+    async def read_input(self, credential: LeaseCredential) -> bytes | None:
+        """The input of the lease's step; a large one is a reference."""
+        return (await self._detail(credential)).input
+
     async def get_held(self, credential: LeaseCredential) -> tuple[Lease, float]:
         """The lease, and until when it is certainly held, by `clock.boot_seconds`. Raises LEASE_STALE if it has ended."""
         before = clock.boot_seconds()

@@ -48,7 +48,7 @@ create table upload_part (
 create table cache_entry (
     tenant text collate "C" not null,
     scope text collate "C" not null,
-    key text collate "C" not null,
+    name text collate "C" not null,
     repository text collate "C" not null,
     trusted boolean not null,
     upload text collate "C" not null,
@@ -58,8 +58,8 @@ create table cache_entry (
     run_id bigint not null,
     created_at bigint not null,
     used_at bigint not null,
-    -- A key has one cache: the first that was complete.
-    primary key (tenant, scope, key)
+    -- A key (`name`) has one cache: the first that was complete.
+    primary key (tenant, scope, name)
 );
 
 create index cache_entry_used on cache_entry (tenant, repository, used_at);
@@ -85,6 +85,7 @@ create table test_history (
     same_commit integer not null,
     last_failed boolean not null,
     last_commit text collate "C" not null,
+    last_job text collate "C" not null,
     last_failed_at bigint not null,
     last_passed_at bigint,
     primary key (tenant, scope, test),

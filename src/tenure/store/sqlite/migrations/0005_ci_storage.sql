@@ -45,7 +45,7 @@ create table upload_part (
 create table cache_entry (
     tenant text not null,
     scope text not null,
-    key text not null,
+    name text not null,
     repository text not null,
     trusted integer not null check (trusted in (0, 1)),
     upload text not null,
@@ -55,8 +55,8 @@ create table cache_entry (
     run_id integer not null,
     created_at integer not null,
     used_at integer not null,
-    -- A key has one cache: the first that was complete.
-    primary key (tenant, scope, key)
+    -- A key (`name`) has one cache: the first that was complete.
+    primary key (tenant, scope, name)
 ) strict, without rowid;
 
 create index cache_entry_used on cache_entry (tenant, repository, used_at);
@@ -82,6 +82,7 @@ create table test_history (
     same_commit integer not null,
     last_failed integer not null check (last_failed in (0, 1)),
     last_commit text not null,
+    last_job text not null,
     last_failed_at integer not null,
     last_passed_at integer,
     primary key (tenant, scope, test)
