@@ -164,6 +164,8 @@ LOG_LINES_PER_RUN_MAX = 10_000
 """Beyond it the oldest lines are deleted."""
 LOG_TEXT_CHARS_MAX = 4_000
 LOG_FIELDS_BYTES_MAX = 8 * 1024
+LATE_UPLOAD_SECONDS = 600.0
+"""How long after its end the uploads and logs of a lease are accepted, and marked late."""
 LOG_CHUNK_BYTES_MAX = 1024 * 1024
 LOG_BYTES_PER_ATTEMPT_MAX = 1024 * 1024 * 1024
 """The log of one attempt of a job. More is refused; nothing below it is dropped."""

@@ -195,6 +195,9 @@ CODES: dict[str, ErrorSpec] = {
         "The artifact was deleted at the end of its retention.",
         "Run the job again, or give its artifacts a longer retention.",
     ),
+    "RANGE_NOT_SATISFIABLE": ErrorSpec(
+        416, "The file has no such range of bytes.", "Ask for a range within the size of the file."
+    ),
     "UPLOAD_NOT_FOUND": ErrorSpec(
         404,
         "The lease has no such upload: it was never begun, was replaced, or was given up after the end of the lease.",

@@ -37,13 +37,14 @@ from tenure.limits import (
     ARTIFACT_PARTS_MAX,
     CACHE_FALLBACKS_MAX,
     CACHE_KEY_CHARS_MAX,
+    LATE_UPLOAD_SECONDS,
     LOG_CHUNK_BYTES_MAX,
     TESTS_ASKED_MAX,
 )
 from tenure.reads.artifacts import find_artifact
 from tenure.reads.file_stream import StoredFile, open_artifact, open_cache
 from tenure.services.runners.credentials import LeaseCredential
-from tenure.services.runners.leases import LATE_UPLOAD_SECONDS, RunnerLeases
+from tenure.services.runners.leases import RunnerLeases
 from tenure.services.scope import Runtime
 from tenure.shapes.test_reports import TestHistory, TestReport
 from tenure.store.caches import complete_cache, touch_cache
@@ -57,6 +58,8 @@ from tenure.store.uploads import (
     upload_not_found,
 )
 from tenure.work_pool import run_in_pool
+
+__all__ = ["RunnerStorage", "UploadSummary"]
 
 ARCHIVE_TYPE = "application/gzip"
 """The type of artifacts that are uploaded in parts: a tar archive, compressed."""
