@@ -79,7 +79,6 @@ async def test_chunks_of_a_log_follow_each_other(url: str, artifacts: Path) -> N
         assert problem(await held.log(2, 3, b"x", stated=digest(b"y"))) == "INVALID_INPUT"
         assert problem(await held.log(2, 3, b"x", stated="")) == "INVALID_INPUT"
         assert problem(await held.log(2, 3, b"")) == "INVALID_INPUT"
-        assert (await held.log(2, 3, b"x" * (1024 * 1024 + 1))).status_code == 413
         assert (await acme(s).runs.read_log(run, "build")).data == b"abc"
         assert not [path for path in files_in(artifacts) if "/3-" in path], (
             "bytes that nobody counts were stored"
@@ -123,7 +122,7 @@ async def test_a_forced_cancel_keeps_the_log_and_the_artifacts_that_come_late(ur
         assert [(one["name"], one["state"]) for one in listed] == [("dist", "late")]
         got = await viewer.get(f"/runs/{run}/artifacts/dist?step=build&attempt=1&late=true")
         assert got.content == b"partial"
-        await advance_clock(s, 601)
+        await advance_clock(s, 900)
         for answer in (await held.log(3, 13, b"x"), await held.begin("other"), await held.report(passed=1)):
             assert (answer.status_code, problem(answer)) == (409, "LEASE_STALE")
         assert (await viewer.get(f"/runs/{run}/steps/build/log?late=true")).content == b"in time\nlate\n"
@@ -251,7 +250,7 @@ async def test_artifacts_are_deleted_when_their_retention_ends(url: str, artifac
         s.engine.store.shift_clock(3_590 * 1_000_000)
         await sweep(s)
         assert (await viewer.get(f"/runs/{run}/artifacts/short")).content == b"ab"
-        s.engine.store.shift_clock(20 * 1_000_000)
+        s.engine.store.shift_clock(3_610 * 1_000_000)
         await sweep(s)
         assert len(files_in(artifacts)) == 1
         gone = await viewer.get(f"/runs/{run}/artifacts/short")
@@ -348,7 +347,7 @@ async def test_the_first_cache_of_a_key_is_kept_and_prefixes_find_the_newest(url
         ):
             got = await held.cache(*asked)
             assert (got.status_code, got.content) == (200, expected)
-        assert got.headers["tenure-cache-key"] == "npm-1"
+        assert (await held.cache("pip-9", "npm")).headers["tenure-cache-key"] == "npm-1"
         missing = await held.cache("pip-9", "none-", "%")
         assert (missing.status_code, problem(missing)) == (404, "CACHE_NOT_FOUND")
         ranged = await held.http.get(f"{held.path}/caches?key=npm-1", headers={"Range": "bytes=1-"})
@@ -418,9 +417,9 @@ async def test_the_least_recently_used_caches_make_room(
 ) -> None:
     monkeypatch.setattr("tenure.store.caches.CACHE_BYTES_PER_REPOSITORY_MAX", 30)
     async with site(url) as s:
-        for key in ("a", "b", "c"):
+        for number, key in enumerate(("a", "b", "c"), start=1):
             assert await cached(s, "trusted:web", key, key.encode() * 10)
-            s.engine.store.shift_clock(70 * 1_000_000)
+            s.engine.store.shift_clock(number * 70 * 1_000_000)
         await start(s)
         held = await lease(s)
         assert (await held.cache("a")).status_code == 200  # so that `b` was used longest ago
@@ -459,7 +458,7 @@ async def test_test_reports_are_shown_by_step_and_attempt(url: str) -> None:
         assert same.report.failed_cases[0].message == "1 != 2"
 
 
-FAILED = {"failed": 1, "failed_cases": [{"test": "t.test_a"}]}
+FAILED: dict[str, Any] = {"failed": 1, "failed_cases": [{"test": "t.test_a"}]}
 
 
 async def reported(s: Site, commit: str, scope: str = "trusted:web", **report: Any) -> dict[str, Any]:
