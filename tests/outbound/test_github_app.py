@@ -78,7 +78,7 @@ async def test_a_token_is_replaced_before_it_expires(
     await create_check(app)
     began = boot_seconds()
     monkeypatch.setattr(
-        github_app.clock, "boot_seconds", lambda: began + 3_600 - github_app.RENEW_SECONDS + 1
+        clock, "boot_seconds", lambda: began + 3_600 - github_app.RENEW_SECONDS + 1
     )
     deadline = began + 7_200
     assert await app.token(77, deadline=deadline)

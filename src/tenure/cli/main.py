@@ -60,6 +60,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "hooks": CommandEntry(
         "triggers.hooks", "Runs", "Show what hooks received; replay deliveries that were set aside."
     ),
+    "ci": CommandEntry("ci.ci", "Runs", "Look after CI runs and their reports to GitHub."),
     "workflows": CommandEntry(
         "workflows.workflows", "Runs", "List registered workflows; check YAML files, with line numbers."
     ),

@@ -33,6 +33,7 @@ MODULES = (
     "hook_deliveries",
     "policies",
     "receipts",
+    "reports",
     "run_parts",
     "runner",
     "runs",

@@ -35,6 +35,7 @@ from tenure.store import (
     schedules,
     slack_cards,
     subscriptions,
+    vcs_reports,
     workers,
     workflows,
 )
@@ -44,7 +45,8 @@ QUERY_MODULES = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         approvals, artifacts, costs, evidence, feed, hook_deliveries, idempotency, identity, ledger, log_lines, metrics,
-        policies, receipts, remote_leases, replay, run_lists, schedules, slack_cards, subscriptions, workers, workflows,
+        policies, receipts, remote_leases, replay, run_lists, schedules, slack_cards, subscriptions, vcs_reports, workers,
+        workflows,
     )
 }  # fmt: skip
 OWN_QUERIES = {"sqlite": "clock", "postgres": "saves"}

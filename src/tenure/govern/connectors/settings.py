@@ -35,7 +35,7 @@ from tenure.secrets import REFERENCE_CHARS_MAX, Secrets
 
 CODE = "CONNECTORS_INVALID"
 
-_REFERENCE = Text(
+REFERENCE_TEXT = Text(
     what="a reference",
     most=REFERENCE_CHARS_MAX,
     pattern=r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+",
@@ -93,10 +93,10 @@ _FIELDS: dict[str, SchemaField] = {
         SchemaField(
             name="ca_file", shape=Text(what="a path", most=1_000, pattern="/.+", says="it must begin with /")
         ),
-        SchemaField(name="token", shape=_REFERENCE),
-        SchemaField(name="tokens", shape=MapOf(value=_REFERENCE, key=".{1,100}", says="a tenant's id")),
+        SchemaField(name="token", shape=REFERENCE_TEXT),
+        SchemaField(name="tokens", shape=MapOf(value=REFERENCE_TEXT, key=".{1,100}", says="a tenant's id")),
         SchemaField(name="app_id", shape=Integer(least=1, most=_ID_MAX)),
-        SchemaField(name="private_key", shape=_REFERENCE),
+        SchemaField(name="private_key", shape=REFERENCE_TEXT),
         SchemaField(name="installation", shape=_INSTALLATION),
         SchemaField(
             name="installations", shape=MapOf(value=_INSTALLATION, key=".{1,100}", says="a tenant's id")
@@ -251,7 +251,7 @@ def _build_service(
     url = given["base_url"].rstrip("/")
     networks = tuple(given.get("allow_private", ()))
     for i, network in enumerate(networks):
-        if problem := _find_network_problem(network):
+        if problem := find_network_problem(network):
             problems.add((*at, "allow_private", i), problem)
             networks = ()
     if url.startswith("http:") and not networks:
@@ -270,7 +270,7 @@ def _build_service(
     )
 
 
-def _find_network_problem(network: str) -> str | None:
+def find_network_problem(network: str) -> str | None:
     try:
         there = ip_network(network)
     except ValueError:

@@ -81,12 +81,13 @@ class ChecksDouble(Double):
         self.on_write: Callable[[int], None] | None = None
         """Called after the n-th write was handled, before its answer is sent."""
         self.tokens_issued = 0
+        self.refused_by_limit = 0
         self._written = 0
         self._clock = host_clock or HostClock()
         self._keys: dict[int, Any] = {}
         self._installations: dict[int, DoubleInstallation] = {}
         self._tokens: dict[str, tuple[DoubleInstallation, float]] = {}
-        self._rate: tuple[int, float] = (RATE_MAX, 0.0)
+        self._rates: dict[int, tuple[int, float]] = {}
         self._ids = iter(range(1_001, 10_000_000))
 
     def now(self) -> float:
@@ -101,19 +102,21 @@ class ChecksDouble(Double):
         installation: int = 77,
         permissions: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Install an App on repositories. Returns the App's private key as PEM: only its public half stays here."""
+        """Install an App on repositories, possibly once more elsewhere. Returns the App's private key as PEM."""
         from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-        key = generate_private_key(65537, 2048)
-        self._keys[app_id] = key.public_key()
+        if app_id not in self._keys:
+            self._keys[app_id] = generate_private_key(65537, 2048)
+        key = self._keys[app_id]
         self._installations[installation] = DoubleInstallation(
             id=installation,
             app_id=app_id,
             repositories=frozenset(repositories),
             permissions=dict(ALL_PERMISSIONS if permissions is None else permissions),
         )
-        return key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        pem: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+        return pem
 
     def set_permissions(self, installation: int, **permissions: str) -> None:
         """Replace the permissions of an installation."""
@@ -123,9 +126,9 @@ class ChecksDouble(Double):
         """Let every token expire."""
         self._tokens = {token: (found, 0.0) for token, (found, _) in self._tokens.items()}
 
-    def limit_rate(self, remaining: int, seconds: float) -> None:
-        """Allow so many more requests until `seconds` from now: the primary rate limit."""
-        self._rate = (remaining, self.now() + seconds)
+    def limit_rate(self, remaining: int, seconds: float, *, installation: int = 77) -> None:
+        """Allow an installation so many more requests until `seconds` from now: the primary rate limit."""
+        self._rates[installation] = (remaining, self.now() + seconds)
 
     def find_checks(self, external_id: str) -> list[dict[str, Any]]:
         return [check for check in self.checks.values() if check.get("external_id") == external_id]
@@ -146,23 +149,24 @@ class ChecksDouble(Double):
         found = self._tokens.get(given)
         if found is None or found[1] <= self.now():
             return _bad_credentials()
-        limited = self._count_request()
+        limited = self._count_request(found[0].id)
         if limited is not None:
             return limited
         return self._check_scope(request, found[0])
 
-    def _count_request(self) -> DoubleReply | None:
-        left, reset_at = self._rate
+    def _count_request(self, installation: int) -> DoubleReply | None:
+        left, reset_at = self._rates.get(installation, (RATE_MAX, 0.0))
         if self.now() >= reset_at:
             left, reset_at = RATE_MAX, self.now() + TOKEN_SECONDS
         if left <= 0:
+            self.refused_by_limit += 1
             headers = {
                 "X-RateLimit-Limit": str(RATE_MAX),
                 "X-RateLimit-Remaining": "0",
                 "X-RateLimit-Reset": str(-int(-reset_at // 1)),
             }
             return DoubleReply(403, {"message": "API rate limit exceeded for installation."}, headers)
-        self._rate = (left - 1, reset_at)
+        self._rates[installation] = (left - 1, reset_at)
         return None
 
     def _check_scope(self, request: DoubleRequest, found: DoubleInstallation) -> DoubleReply | None:
@@ -187,7 +191,9 @@ class ChecksDouble(Double):
             app_id, issued, expires = int(said["iss"]), said["iat"], said["exp"]
             if about["alg"] != "RS256":
                 return None
-            self._keys[app_id].verify(signature, text.rpartition(".")[0].encode(), PKCS1v15(), SHA256())
+            self._keys[app_id].public_key().verify(
+                signature, text.rpartition(".")[0].encode(), PKCS1v15(), SHA256()
+            )
         except (ValueError, KeyError, TypeError, msgspec.DecodeError, InvalidSignature):
             return None
         now = self.now()
