@@ -618,6 +618,7 @@ create table run_spec (
     currency text collate "C" not null,
     compensate boolean not null,
     involved text collate "C" not null,
+    vcs_target text collate "C",
     reported_stated_by text collate "C",
     reported_stated_at bigint,
     constraint run_spec_mode_known CHECK (concurrency_mode = ANY (ARRAY['queue'::text, 'supersede'::text])),
@@ -625,6 +626,7 @@ create table run_spec (
 );
 CREATE UNIQUE INDEX run_spec_key ON run_spec USING btree (tenant, source, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX run_spec_undo ON run_spec USING btree (undo_of) WHERE undo_of IS NOT NULL;
+CREATE INDEX run_spec_vcs ON run_spec USING btree (run_id) WHERE vcs_target IS NOT NULL;
 
 create table run_spend (
     run_id bigint not null,
@@ -821,6 +823,37 @@ create table tenant (
     closed_at bigint,
     constraint tenant_pkey PRIMARY KEY (id)
 );
+
+create table vcs_check (
+    run_id bigint not null,
+    part text collate "C" not null,
+    check_id bigint,
+    phase integer not null,
+    digest bytea not null,
+    constraint vcs_check_phase_check CHECK (phase >= 0 AND phase <= 2),
+    constraint vcs_check_pkey PRIMARY KEY (run_id, part)
+);
+
+create table vcs_report (
+    run_id bigint not null,
+    tenant text collate "C" not null,
+    subject text collate "C" not null,
+    state text collate "C" not null,
+    seen integer not null,
+    fence bigint not null,
+    due_at bigint,
+    created_at bigint not null,
+    updated_at bigint not null,
+    holder text collate "C" not null,
+    tries integer not null,
+    error text collate "C",
+    constraint vcs_report_check CHECK ((state = 'open'::text) = (due_at IS NOT NULL)),
+    constraint vcs_report_pkey PRIMARY KEY (run_id),
+    constraint vcs_report_state_check CHECK (state = ANY (ARRAY['open'::text, 'reported'::text, 'refused'::text]))
+);
+CREATE INDEX vcs_report_due ON vcs_report USING btree (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX vcs_report_newest ON vcs_report USING btree (tenant, run_id);
+CREATE INDEX vcs_report_subject ON vcs_report USING btree (subject, run_id);
 
 create table verdict (
     run_id bigint not null,
@@ -1285,6 +1318,7 @@ create type run_spec_in as (
     currency text,
     compensate boolean,
     involved text,
+    vcs_target text,
     reported_stated_by text,
     reported_stated_at bigint
 );

@@ -641,6 +641,7 @@ CREATE TABLE run_spec (
     currency text not null,
     compensate integer not null check (compensate in (0, 1)),
     involved text not null,
+    vcs_target text,
     reported_stated_by text,
     reported_stated_at integer
 ) strict;
@@ -856,6 +857,31 @@ CREATE TABLE tenant (
     primary key (id)
 ) strict, without rowid;
 
+CREATE TABLE vcs_check (
+    run_id integer not null,
+    part text not null,
+    check_id integer,
+    phase integer not null check (phase between 0 and 2),
+    digest blob not null,
+    primary key (run_id, part)
+) strict, without rowid;
+
+CREATE TABLE vcs_report (
+    run_id integer primary key,
+    tenant text not null,
+    subject text not null,
+    state text not null check (state in ('open', 'reported', 'refused')),
+    seen integer not null,
+    fence integer not null,
+    due_at integer,
+    created_at integer not null,
+    updated_at integer not null,
+    holder text not null,
+    tries integer not null,
+    error text,
+    check ((state = 'open') = (due_at is not null))
+) strict;
+
 CREATE TABLE verdict (
     run_id integer not null,
     no integer not null,
@@ -1029,6 +1055,8 @@ CREATE UNIQUE INDEX run_spec_key on run_spec (tenant, source, idempotency_key) w
 
 CREATE INDEX run_spec_undo on run_spec (undo_of) where undo_of is not null;
 
+CREATE INDEX run_spec_vcs on run_spec (run_id) where vcs_target is not null;
+
 CREATE INDEX schedule_due on schedule (next_at) where next_at is not null;
 
 CREATE INDEX session_expiry on session (expires_at);
@@ -1044,6 +1072,12 @@ CREATE UNIQUE INDEX step_name on step (run_id, name);
 CREATE INDEX step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
 CREATE INDEX step_wake on step (wake_at) where wake_at is not null;
+
+CREATE INDEX vcs_report_due on vcs_report (due_at) where due_at is not null;
+
+CREATE INDEX vcs_report_newest on vcs_report (tenant, run_id);
+
+CREATE INDEX vcs_report_subject on vcs_report (subject, run_id);
 
 CREATE INDEX verdict_time on verdict (tenant, at);
 

@@ -109,7 +109,7 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     trusted: bool = False
     """Whether the ref is one that the settings trust with secrets."""
     scope: str = ""
-    """Where its caches and results may serve: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`."""
+    """Where its caches, results and test histories may serve: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`."""
     caches: tuple[JobCache, ...] = ()
     artifacts: tuple[JobArtifact, ...] = ()
     downloads: tuple[JobDownload, ...] = ()
@@ -119,9 +119,6 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Names and versions of the tools that the job relies on. They are part of its digest."""
     limits: JobLimits = JobLimits()
     reuse: JobReuse | None = None
-    scope: str = ""
-    """Whose caches and test histories it shares: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`; see
-    `storage_scope`. Empty: the scope of `reuse`."""
     failure_rules: tuple[JobFailureRule, ...] = ()
     """The repository's own rules, tried before the built-in ones."""
     why: str = ""

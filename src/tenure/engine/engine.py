@@ -60,6 +60,7 @@ from tenure.services.identity.tenants import Tenants
 from tenure.services.plans import PlanLike, Planner, encode_payload, make_plan, make_planned_later
 from tenure.services.policies import Freezes, Policies
 from tenure.services.receipts import Receipts, Undos
+from tenure.services.reports import Reports
 from tenure.services.run_creation import RunCaller, StartOptionsDict, build_command, read_options
 from tenure.services.runs import Runs
 from tenure.services.schedules import Schedules
@@ -80,7 +81,7 @@ class Engine:
 
     `url` is `sqlite:PATH`, a path, or a postgresql:// DSN. The everyday calls are methods of the engine; the others are in
     groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `policies`,
-    `freezes`, `hooks`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
+    `freezes`, `hooks`, `reports`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
     """
 
     def __init__(
@@ -245,6 +246,10 @@ class Engine:
     @cached_property
     def hooks(self) -> Hooks:
         return Hooks(self.scope)
+
+    @cached_property
+    def reports(self) -> Reports:
+        return Reports(self.scope)
 
     @cached_property
     def confirmations(self) -> Confirmations:

@@ -172,6 +172,23 @@ CODES: dict[str, ErrorSpec] = {
         "List the deliveries with `tenure hooks deliveries HOOK`.",
         at_api="GET /hooks/{id}/deliveries lists them",
     ),
+    "REPORT_NOT_FOUND": ErrorSpec(
+        404,
+        "The run has no report: it has no VCS target, or no server reports runs.",
+        "List the reports with `tenure ci reports list`. docs/vcs-reports.md says how a run gets a target.",
+        at_api="GET /reports lists them",
+    ),
+    "REPORT_NOT_RETRYABLE": ErrorSpec(
+        409,
+        "The report is finished, or a server is working on it.",
+        "Nothing to do: the VCS has accepted the final state, or a try is under way. See `tenure ci reports list`.",
+        at_api="GET /reports lists them",
+    ),
+    "VCS_SETTINGS_INVALID": ErrorSpec(
+        422,
+        "The VCS settings file is invalid. The details name each problem by line and column.",
+        "Correct the places that the details name. docs/vcs-reports.md describes the format.",
+    ),
     "WEBHOOK_NOT_FOUND": ErrorSpec(
         404,
         "There is no such subscription.",

@@ -210,6 +210,8 @@ class RunRequest(Command, frozen=True, gc=False, kw_only=True):
     attempt_no: int = 1
     undo_of: int | None = None
     """The run whose effects this one undoes."""
+    vcs_target: str | None = None
+    """Where the status reporter reports the run, as the JSON of a `VcsTarget`. Only trusted code sets it."""
     reuse: tuple[ReusedCheckpoint, ...] = ()
     """Checkpoints of the run that this one resumes, for its first step."""
 
@@ -464,6 +466,9 @@ class EndWait(InvolvingCommand, frozen=True, gc=False, kw_only=True):
 
 class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
     """The status reporter has reported the outcome. Only the system sends this; people send `AttestReported`."""
+
+    target: str | None = None
+    """Where the outcome was read back. It must be the run's `vcs_target`: nothing else makes a run with a target REPORTED."""
 
 
 class AttestReported(RunCommand, frozen=True, gc=False, kw_only=True):

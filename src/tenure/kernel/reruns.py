@@ -185,6 +185,7 @@ def _repeat_request(
         currency=spec.currency,
         compensate=spec.compensate,
         involved=join_people(spec.requester, spec.involved),
+        vcs_target=spec.vcs_target,
     )
 
 

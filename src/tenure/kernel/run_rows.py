@@ -134,6 +134,8 @@ class RunSpecRow(RunPartRow):
     """Whether its cancellation starts a run that undoes its effects."""
     involved: str = ""
     """The people involved besides the requester, as `id id`. None of them can approve what it does."""
+    vcs_target: str | None = None
+    """The commit whose checks show the run, as the JSON of a `VcsTarget`. None: the run is not reported."""
     reported_stated_by: str | None = None
     """Who stated first that its outcome was reported. Only the status reporter sets `run.reported_at`."""
     reported_stated_at: int | None = None

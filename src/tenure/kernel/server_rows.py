@@ -174,6 +174,47 @@ class ArtifactRow(RunPartRow):
     """When they were."""
 
 
+# --------------------------------------------------------------------------------------------- VCS reports
+
+
+@table("vcs_report", key=("run_id",))
+class VcsReportRow(RunPartRow):
+    """What the status reporter has done for a run that has a VCS target."""
+
+    tenant: str
+    subject: str
+    """The commit and the workflow. Reports of one subject are finished in the order of their runs."""
+    state: str
+    """open, reported (the VCS has accepted the final state) or refused (the VCS refuses for good)."""
+    seen: int
+    """The version of the run up to which everything was written."""
+    fence: int
+    """Grows whenever a process takes the report. Only its holder writes."""
+    due_at: int | None
+    """When a process may take it next. None: it is finished."""
+    created_at: int
+    updated_at: int
+    holder: str = ""
+    """The process that has taken it, as the JSON of a `ProcessIdentity`."""
+    tries: int = 0
+    """Failed tries since the last success."""
+    error: str | None = None
+
+
+@table("vcs_check", key=("run_id", "part"))
+class VcsCheckRow(RunPartRow):
+    """A check run or commit status that the status reporter has written."""
+
+    part: str
+    """`run`, `job:NAME` or `status`."""
+    check_id: int | None
+    """The VCS's id. None: it is being created, or may have been."""
+    phase: int
+    """0 queued, 1 in progress, 2 completed. It never falls."""
+    digest: bytes
+    """The SHA-256 of what was last written. Empty: something is being written."""
+
+
 SERVER_ROWS: dict[str, type[Row]] = {
     row.table: row
     for row in (
@@ -193,5 +234,7 @@ SERVER_ROWS: dict[str, type[Row]] = {
         NoticeRow,
         RemoteLeaseRow,
         ArtifactRow,
+        VcsReportRow,
+        VcsCheckRow,
     )
 } | CI_ROWS

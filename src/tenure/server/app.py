@@ -33,6 +33,7 @@ MODULES = (
     "hook_deliveries",
     "policies",
     "receipts",
+    "reports",
     "run_parts",
     "job_results",
     "runner",

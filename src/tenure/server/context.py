@@ -17,6 +17,7 @@ from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.outbound.address_rules import AllowedNetworks
 from tenure.publish import WebhookDispatcher
 from tenure.publish.slack_cards import SlackCardPublisher
+from tenure.publish.vcs_reporter import VcsReporter
 from tenure.reads.metrics import read_gauges
 from tenure.reads.status_batch import StatusBatcher
 from tenure.sdk.definitions import Registry
@@ -87,6 +88,11 @@ class ServerContext:
             slack_url=settings.slack_url,
             public_url=settings.public_url,
         )
+        vcs = settings.vcs
+        self.reporter = (
+            None if vcs is None else VcsReporter(engine.orchestrator, vcs, public_url=settings.public_url)
+        )
+        """Reports runs to the VCS, if the settings name one."""
         self.action_worker = (
             engine.worker(Registry(), slots=ACTION_SLOTS) if any(engine.connectors.actions()) else None
         )
@@ -135,6 +141,9 @@ class ServerContext:
         self.engine.orchestrator.on_feed.append(self.publisher.wake)
         await self.publisher.start()
         await self.cards.start()
+        if self.reporter is not None:
+            self.engine.orchestrator.on_feed.append(self.reporter.wake)
+            await self.reporter.start()
         if self.action_worker is not None:
             await self.action_worker.start()
         await self._key_sweep.__aenter__()
@@ -147,6 +156,8 @@ class ServerContext:
         await self.follower.stop()
         await self.publisher.stop()
         await self.cards.stop()
+        if self.reporter is not None:
+            await self.reporter.stop()
         await self.authenticator.close()
         await self._key_sweep.__aexit__()
         await self._beats.__aexit__()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:  # it loads httpx, and commands import this module for their defaults
+    from tenure.publish.vcs_settings import VcsSettings
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 BURST_SECONDS = 5
@@ -81,6 +86,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     """The address of this server in messages to people."""
     slack_url: str = "https://slack.com/api"
+    vcs: VcsSettings | None = None
+    """The VCS that runs are reported to; see `publish.vcs_settings`."""
 
     @property
     def burst(self) -> float:

@@ -38,6 +38,7 @@ from tenure.services.identity.principals import Principal
 from tenure.services.plans import encode_json_object
 from tenure.services.scope import Scope
 from tenure.shapes.hooks import HookTrigger
+from tenure.shapes.reports import VcsTarget
 from tenure.shapes.runs import API_TRIGGER, RunCreated, RunTrigger, StartRun
 from tenure.work_pool import run_in_pool
 
@@ -67,6 +68,8 @@ class RunCaller(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
     wall_clock: bool = False
     """The timeout includes the time of waiting for people."""
+    vcs_target: VcsTarget | None = None
+    """The commit whose checks show the run."""
 
 
 class StartOptionsDict(TypedDict, total=False):
@@ -89,6 +92,7 @@ class StartOptionsDict(TypedDict, total=False):
     over_rate: Literal["refuse", "delay"]
     trace: str | None
     budget: str | None
+    vcs_target: VcsTarget | None
 
 
 _OPTIONS = frozenset(StartOptionsDict.__annotations__)
@@ -166,6 +170,7 @@ def build_command(
         involved=join_people(caller.involved, unconfirmed) if unconfirmed else caller.involved,
         budget=budget,
         currency=currency,
+        vcs_target=None if caller.vcs_target is None else encode_target(caller.vcs_target),
     )
     return build_create_run(
         request,
@@ -176,6 +181,16 @@ def build_command(
         terms=terms,
         eager=eager,
     )
+
+
+def encode_target(target: VcsTarget) -> str:
+    """A target as it is stored with its run."""
+    text = msgspec.json.encode(target, order="sorted").decode()
+    try:
+        msgspec.json.decode(text, type=VcsTarget)  # programs build it without a check
+    except msgspec.ValidationError as fault:
+        raise field_error("vcs_target", str(fault)) from fault
+    return text
 
 
 def trigger_metadata(trigger: RunTrigger | HookTrigger) -> dict[str, Any]:

@@ -110,6 +110,8 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     commits differ."""
     known_authors_only: bool = False
     """GitHub: a run cannot be approved if its author, pusher or sender has a login that belongs to no person."""
+    reports: bool = False
+    """GitHub: report the states of its runs as checks of their commit, and obey Re-run and Cancel of these checks."""
     linked_only: bool = False
     """Slack: only people who have linked their account may send commands."""
     channel: str | None = None

@@ -39,6 +39,7 @@ from tenure.store import (
     subscriptions,
     test_reports,
     uploads,
+    vcs_reports,
     workers,
     workflows,
 )
@@ -49,7 +50,7 @@ QUERY_MODULES = {
     for module in (
         approvals, artifacts, caches, costs, evidence, feed, hook_deliveries, idempotency, identity, ledger, log_chunks,
         log_lines, metrics, policies, receipts, remote_leases, replay, run_lists, schedules, slack_cards, subscriptions,
-        test_reports, uploads, workers, workflows,
+        test_reports, uploads, vcs_reports, workers, workflows,
     )
 }  # fmt: skip
 OWN_QUERIES = {"sqlite": "clock", "postgres": "saves"}

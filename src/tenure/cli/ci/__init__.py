@@ -1,1 +1,1 @@
-"""`tenure ci`: pipelines, plans and runners."""
+"""`tenure ci`: pipelines, plans, runners and reports."""

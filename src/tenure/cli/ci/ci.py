@@ -13,6 +13,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "check": CommandEntry(
         "ci.check", "Pipelines", "Check pipeline files and CI settings, with line numbers."
     ),
+    "reports": CommandEntry("ci.reports", "Reports", "List and retry the reports of runs to GitHub."),
 }
 
 
@@ -23,7 +24,7 @@ class _CiGroup(LazyGroup):
 app = typer.Typer(
     name="ci",
     cls=_CiGroup,
-    help="CI: check a pipeline, and explain which jobs a change needs.",
+    help="CI: check a pipeline, explain which jobs a change needs, and look after reports to GitHub.",
     epilog="""
     Examples:
 
@@ -32,6 +33,10 @@ app = typer.Typer(
     tenure ci plan --base main -- why each job is in or out, for the commits since main
 
     tenure ci plan --base main --format graph -- the same as a tree
+
+    tenure ci reports list --state refused -- reports that GitHub refuses for good
+
+    tenure ci reports retry RUN -- after you have fixed the permission or the settings
     """,
     no_args_is_help=True,
 )

@@ -190,6 +190,15 @@ def serve(
             help="The URL at which people reach this server, for links in Slack.",
         ),
     ] = None,
+    vcs: Annotated[
+        str | None,
+        typer.Option(
+            "--vcs",
+            envvar="TENURE_VCS",
+            metavar="FILE",
+            help="Report runs to GitHub, by this settings file (docs/vcs-reports.md).",
+        ),
+    ] = None,
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
     connectors: ConnectorsFile = None,
@@ -213,6 +222,7 @@ def serve(
     from tenure.engine import Engine
     from tenure.engine.entry_point import run_in_loop
     from tenure.govern.connectors.registry import choose_connectors
+    from tenure.publish.vcs_settings import load_vcs_settings
     from tenure.secrets import Secrets as KnownSecrets
     from tenure.server.http_server import check_address
     from tenure.server.http_server import serve as serve_engine
@@ -240,6 +250,7 @@ def serve(
         log_requests=log_requests,
         webhooks_to_private=webhooks_to_private,
         public_url=public_url,
+        vcs=None if vcs is None else load_vcs_settings(vcs),
         secrets_folder=secrets,
         secrets_shared=shared_secrets,
     )

@@ -6,24 +6,27 @@ Laws:
 2. An undo reverses only what the action changed: labels and people that were there before stay.
 3. Removing something that is absent succeeds, unless its container is absent or not accessible (GitHub's answer is the same for both).
 4. GitHub answers rate limits with 403 or 429: nothing was done, and the response contains the time to wait.
+5. A GitHub App (`outbound.github_app`) sends each request as the tenant's installation. Without one, a token is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from tenure.errors import TenureError
 from tenure.expressions.json_schema import object_schema
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
 from tenure.govern.connectors.faults import (
     LOST,
+    REJECTED,
     call_failed,
     raise_for_response,
     rate_limited,
     retry_after_seconds,
-    seconds_until,
 )
 from tenure.govern.connectors.github_repository import (
     REPOSITORY_OPERATIONS,
@@ -32,6 +35,7 @@ from tenure.govern.connectors.github_repository import (
     reverse_repository_act,
 )
 from tenure.govern.connectors.http_service import (
+    EVERY_TENANT,
     HIDDEN,
     HttpService,
     ServiceConnector,
@@ -43,13 +47,11 @@ from tenure.govern.connectors.http_service import (
     text_digest,
 )
 from tenure.govern.display_text import display_lines, display_pairs, display_paragraph, display_value
+from tenure.outbound.github_app import API_VERSION, BASE_URL, GitHubApp, GitHubRefused, rate_limit_seconds
 from tenure.outbound.responses import HttpResponse
 
-BASE_URL = "https://api.github.com"
-API_VERSION = "2022-11-28"
 PAGES_MAX = 10
 PAGE_ROWS = 100
-SECOND_LIMIT_SECONDS = 60.0
 _GONE = frozenset({404, 410})
 _CHECK_KEYS = ("id", "html_url", "status", "conclusion")
 
@@ -210,23 +212,47 @@ class GitHubConnector(ServiceConnector):
     operations = OPERATIONS
     base_url = BASE_URL
 
-    def __init__(self, name: str | None = None, link: HttpService | None = None) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        link: HttpService | None = None,
+        *,
+        app: GitHubApp | None = None,
+        installations: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`installations`: tenant -> the App's installation; `*` is for all other tenants."""
         super().__init__(name, link)
+        self._app = app
+        self._installations = installations
         self._repository = RepositoryActs(self._request, self._list_rows, self._link.base_url)
 
     async def _request(
         self, call: ConnectorCall, method: str, where: str, json: Any = msgspec.UNSET, *, gone: bool = False
     ) -> HttpResponse:
         """One request. With `gone`, a 404 or 410 is returned like a success."""
-        headers = {
-            "Accept": "application/vnd.github+json",
-            "Authorization": f"Bearer {self._link.token(call.tenant)}",
-            "X-GitHub-Api-Version": API_VERSION,
-        }
-        answer = await self._link.request(call, method, where, json=json, headers=headers)
+        answer = await self._send(call, method, where, json)
         if not (gone and answer.status in _GONE):
             _raise_for(answer)
         return answer
+
+    async def _send(self, call: ConnectorCall, method: str, where: str, json: Any) -> HttpResponse:
+        if self._app is None:
+            headers = {
+                "Accept": "application/vnd.github+json",
+                "Authorization": f"Bearer {self._link.token(call.tenant)}",
+                "X-GitHub-Api-Version": API_VERSION,
+            }
+            return await self._link.request(call, method, where, json=json, headers=headers)
+        installation = self._installations.get(call.tenant) or self._installations.get(EVERY_TENANT)
+        if installation is None:
+            raise TenureError(
+                "SECRET_UNAVAILABLE", "no installation of the GitHub App is configured for this tenant"
+            )
+        try:
+            return await self._app.request(installation, method, where, deadline=call.deadline, json=json)
+        except GitHubRefused as refused:  # nothing was sent besides the request for a token
+            _raise_for(refused.answer)
+            raise call_failed("not_done", REJECTED, str(refused)) from refused
 
     async def _list_rows(self, call: ConnectorCall, where: str, within: str = "") -> list[dict[str, Any]]:
         """The rows of a list, up to a limit of pages."""
@@ -438,18 +464,7 @@ def _raise_for(answer: HttpResponse) -> None:
     """Raise the meaning of a response, with GitHub's rate limits (law 4)."""
     body = answer.json()
     message = str(body.get("message", "")) if isinstance(body, dict) else ""
-    if answer.status in (403, 429):
-        after = retry_after_seconds(answer)
-        reset = answer.headers.get("x-ratelimit-reset", "")
-        if (
-            after is None
-            and answer.headers.get("x-ratelimit-remaining") == "0"
-            and reset.isascii()
-            and reset.isdigit()
-        ):
-            after = seconds_until(int(reset[:12]))
-        if after is None and (answer.status == 429 or "rate limit" in message.lower()):
-            after = SECOND_LIMIT_SECONDS
-        if after is not None:
-            raise rate_limited(f"answered {answer.status}: {message}", after)
+    after = rate_limit_seconds(answer)
+    if after is not None:
+        raise rate_limited(f"answered {answer.status}: {message}", retry_after_seconds(answer) or after)
     raise_for_response(answer, message)

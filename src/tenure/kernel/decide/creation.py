@@ -96,6 +96,7 @@ def create(d: Draft, c: CreateRun) -> Decision:
         c.currency,
         c.compensate,
         people_in_new_run(requester, c.context, c.involved),
+        c.vcs_target,
     )
     d.changed["run_spec",] = spec
     d.notes["about"] = history.digest(salt, (c.labels + c.metadata).encode())

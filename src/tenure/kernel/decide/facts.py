@@ -61,6 +61,11 @@ def mark_reported(d: Draft, c: MarkReported) -> Decision:
             "FORBIDDEN", f"only the status reporter marks a run as reported, not {c.context.actor!r}"
         )
     _check_finished(d, "there is no outcome to report yet")
+    if d.spec().vcs_target != c.target:
+        raise TenureError(
+            "FORBIDDEN",
+            f"the run is reported to {d.spec().vcs_target or 'nobody'}, not to {c.target or 'nobody'}",
+        )
     if d.run.reported_at is not None:
         return Decision({"again": True})
     d.edit_run().reported_at = d.now

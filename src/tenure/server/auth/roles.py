@@ -53,6 +53,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /runs/{run_id}": _LOOK,
         "PATCH /runs/{run_id}": _STEER,
         "GET /runs/{run_id}/status": _LOOK,
+        "GET /runs/{run_id}/page": _LOOK,
         "GET /runs/{run_id}/result": _LOOK,
         "GET /runs/{run_id}/steps": _LOOK,
         "GET /runs/{run_id}/steps/{key}/attempts": _LOOK,
@@ -149,6 +150,11 @@ ROUTES: dict[str, dict[str, str]] = {
         "DELETE /webhooks/{webhook_id}": "admin",
         "GET /webhooks/{webhook_id}/dead": _LOOK,
         "POST /webhooks/{webhook_id}/dead/retry": _STEER,
+    },
+    "VCS reports": {
+        "GET /reports": _LOOK,
+        "GET /reports/{run_id}": _LOOK,
+        "POST /reports/{run_id}/retry": _STEER,
     },
     "Schedules": {
         "GET /schedules": _LOOK,

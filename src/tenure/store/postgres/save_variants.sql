@@ -82,11 +82,11 @@ returning r.id
 insert into tenure.run_spec ({run_spec})
 select {n.run_spec} from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::text, ?::text, ?::text, ?::bigint,
     ?::text, ?::bigint, ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint,
-    ?::text, ?::text, ?::bytea, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::bigint)) n (run_id,
-    tenant, source, idempotency_key, request_hash, trigger_type, trigger_ref, requester, priority, concurrency_mode,
-    not_before, wall_clock, input_ref, parent_id, parent_no, resumed_from, resume_count, rerun_of, attempt_no, labels,
-    metadata, salt, undo_of, budget, currency, compensate, involved, reported_stated_by, reported_stated_at) where
-    ($2::bigint is null or abs({now} - $2::bigint) <= 1000000)
+    ?::text, ?::text, ?::bytea, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::text, ?::bigint)) n
+    (run_id, tenant, source, idempotency_key, request_hash, trigger_type, trigger_ref, requester, priority,
+    concurrency_mode, not_before, wall_clock, input_ref, parent_id, parent_no, resumed_from, resume_count, rerun_of,
+    attempt_no, labels, metadata, salt, undo_of, budget, currency, compensate, involved, vcs_target, reported_stated_by,
+    reported_stated_at) where ($2::bigint is null or abs({now} - $2::bigint) <= 1000000)
 on conflict do nothing returning run_id
 
 -- name: save_one_new_run
@@ -109,10 +109,10 @@ update tenure.run_spec s set involved = n.involved, labels = n.labels, metadata 
     reported_stated_by = n.reported_stated_by, reported_stated_at = n.reported_stated_at
 from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::text, ?::text, ?::text, ?::bigint, ?::text, ?::bigint,
     ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::bytea,
-    ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::bigint)) n (run_id, tenant, source, idempotency_key,
-    request_hash, trigger_type, trigger_ref, requester, priority, concurrency_mode, not_before, wall_clock, input_ref,
-    parent_id, parent_no, resumed_from, resume_count, rerun_of, attempt_no, labels, metadata, salt, undo_of, budget,
-    currency, compensate, involved, reported_stated_by, reported_stated_at)
+    ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::text, ?::bigint)) n (run_id, tenant, source,
+    idempotency_key, request_hash, trigger_type, trigger_ref, requester, priority, concurrency_mode, not_before,
+    wall_clock, input_ref, parent_id, parent_no, resumed_from, resume_count, rerun_of, attempt_no, labels, metadata,
+    salt, undo_of, budget, currency, compensate, involved, vcs_target, reported_stated_by, reported_stated_at)
 where s.run_id = n.run_id and exists (select from ok)
 
 -- name: save_one_step

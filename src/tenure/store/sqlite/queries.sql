@@ -287,7 +287,7 @@ select id from run where id = ?1 and version = ?2 and head = coalesce(?3, head)
 -- RETURNING clause costs a third more.
 insert into run_spec values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-    ?23, ?24, ?25, ?26, ?27, ?28, ?29
+    ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30
 )
 on conflict do nothing
 
@@ -316,8 +316,8 @@ where id = ?1
 
 -- name: save_run_spec
 -- Only labels, metadata, an erased salt, the involved people and the statement that its end was reported can change.
--- (?29 is the last column, so that a whole row can be bound.)
-update run_spec set labels = ?20, metadata = ?21, salt = ?22, involved = ?27, reported_stated_by = ?28, reported_stated_at = ?29
+-- (?30 is the last column, so that a whole row can be bound.)
+update run_spec set labels = ?20, metadata = ?21, salt = ?22, involved = ?27, reported_stated_by = ?29, reported_stated_at = ?30
 where run_id = ?1
 
 -- name: save_step

@@ -138,6 +138,7 @@ create table run_spec (
     currency text collate "C" not null,
     compensate boolean not null,
     involved text collate "C" not null,
+    vcs_target text collate "C",
     reported_stated_by text collate "C",
     reported_stated_at bigint,
     constraint run_spec_mode_known check (concurrency_mode in ('queue', 'supersede'))

@@ -163,6 +163,7 @@ create table run_spec (
     currency text not null,
     compensate integer not null check (compensate in (0, 1)),
     involved text not null,
+    vcs_target text,
     reported_stated_by text,
     reported_stated_at integer
 ) strict;
