@@ -28,6 +28,7 @@ from tenure.store import (
     log_lines,
     metrics,
     policies,
+    publications,
     receipts,
     remote_leases,
     replay,
@@ -44,7 +45,7 @@ QUERY_MODULES = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         approvals, artifacts, costs, evidence, feed, hook_deliveries, idempotency, identity, ledger, log_lines, metrics,
-        policies, receipts, remote_leases, replay, run_lists, schedules, slack_cards, subscriptions, workers, workflows,
+        policies, publications, receipts, remote_leases, replay, run_lists, schedules, slack_cards, subscriptions, workers, workflows,
     )
 }  # fmt: skip
 OWN_QUERIES = {"sqlite": "clock", "postgres": "saves"}
