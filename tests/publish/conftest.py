@@ -1,4 +1,5 @@
-"""`url`: an empty database of each kind. `place`: an empty place for documents of each kind."""
+"""`url` and `place`: an empty database, and an empty place for documents. A test that asks for both runs with SQLite and files, and with
+PostgreSQL and a bucket."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -8,10 +9,17 @@ import pytest
 from tools.s3_server import PrivateS3
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=["embedded", "service"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """`embedded`: SQLite and files. `service`: PostgreSQL and S3."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
     """The address of an empty database."""
-    if request.param == "sqlite":
+    if kind == "embedded":
         return f"sqlite:{tmp_path / 'site.db'}"
     dsn: str = request.getfixturevalue("migrated_dsn")
     return dsn
@@ -30,10 +38,10 @@ def bucket(s3_server: PrivateS3, monkeypatch: pytest.MonkeyPatch) -> str:
     return s3_server.place(uuid4().hex)
 
 
-@pytest.fixture(params=["files", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty place for documents: a folder, and a bucket."""
-    if request.param == "files":
+@pytest.fixture
+def place(request: pytest.FixtureRequest, kind: str, tmp_path: Path) -> str:
+    """The address of an empty place for documents."""
+    if kind == "embedded":
         return str(tmp_path / "documents")
     found: str = request.getfixturevalue("bucket")
     return found

@@ -84,7 +84,7 @@ async def test_one_of_two_publishers_writes_and_the_other_takes_over(
             two = await second.enter_async_context(DocumentPublisher(engine.store, place, lease_seconds=1))
             run = await engine.create("archivist-violin", PLAN, profile=AGENT)
             await work(engine)
-            await await_status(place, run, "running")
+            await until(lambda: _has_state(writes, run, ("running", 1)))
             assert not two.is_writer
             assert one._task is not None
             one._task.cancel()  # it dies without giving its lease back
@@ -94,6 +94,10 @@ async def test_one_of_two_publishers_writes_and_the_other_takes_over(
             await await_status(place, run, "completed")
             assert in_order(writes.states(run)) == STATES
             assert two.states < len(STATES), "what the first had published was recognised"
+
+
+async def _has_state(writes: WriteLog, run: str, state: tuple[str, int]) -> bool:
+    return state in writes.states(run)
 
 
 async def _is_writer(publisher: DocumentPublisher) -> bool:
