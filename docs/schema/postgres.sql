@@ -28,6 +28,7 @@ create table admin_event (
     constraint admin_event_numbers CHECK (seq >= 1),
     constraint admin_event_pkey PRIMARY KEY (tenant, seq)
 );
+CREATE INDEX admin_event_at ON admin_event USING btree (at);
 
 create table api_key (
     id text collate "C" not null,
@@ -464,6 +465,28 @@ create table policy (
     created_at bigint not null,
     constraint policy_pkey PRIMARY KEY (tenant, version)
 );
+
+create table publication (
+    id text collate "C" not null,
+    holder text collate "C" not null,
+    fence bigint not null,
+    until bigint not null,
+    pos bigint not null,
+    constraint publication_fence CHECK (fence >= 1),
+    constraint publication_pkey PRIMARY KEY (id)
+);
+
+create table publication_deletion (
+    publication text collate "C" not null,
+    run_id bigint not null,
+    tenant text collate "C" not null,
+    due_at bigint not null,
+    rounds integer not null,
+    tries integer not null,
+    error text collate "C",
+    constraint publication_deletion_pkey PRIMARY KEY (publication, run_id)
+);
+CREATE INDEX publication_deletion_due ON publication_deletion USING btree (publication, due_at);
 
 create table receipt (
     run_id bigint not null,
@@ -1423,6 +1446,18 @@ create type wait_in as (
     result_ref integer,
     wake_at bigint
 );
+
+CREATE OR REPLACE FUNCTION tenure.delete_from_publications()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+begin
+    insert into tenure.publication_deletion select id, old.id, old.tenant, 0, 0, 0, null from tenure.publication
+    on conflict do nothing;
+    return null;
+end
+$function$
+;
 
 CREATE OR REPLACE FUNCTION tenure.refuse_late_save()
  RETURNS boolean

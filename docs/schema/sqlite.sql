@@ -475,6 +475,27 @@ CREATE TABLE policy (
     primary key (tenant, version)
 ) strict, without rowid;
 
+CREATE TABLE publication (
+    id text not null,
+    holder text not null,
+    fence integer not null,
+    until integer not null,
+    pos integer not null,
+    primary key (id),
+    constraint publication_fence check (fence >= 1)
+) strict, without rowid;
+
+CREATE TABLE publication_deletion (
+    publication text not null,
+    run_id integer not null,
+    tenant text not null,
+    due_at integer not null,
+    rounds integer not null,
+    tries integer not null,
+    error text,
+    primary key (publication, run_id)
+) strict, without rowid;
+
 CREATE TABLE receipt (
     run_id integer not null,
     no integer not null,
@@ -612,6 +633,12 @@ CREATE TABLE run (
         ) >= 0
     )
 ) strict;
+
+CREATE TRIGGER run_deleted_from_publications after delete on run when old.profile = 'agent-runs'
+begin
+    insert into publication_deletion select id, old.id, old.tenant, 0, 0, 0, null from publication where true
+    on conflict do nothing;
+end;
 
 CREATE TABLE run_spec (
     run_id integer primary key,
@@ -972,6 +999,8 @@ CREATE TABLE workflow (
     primary key (tenant, name, version)
 ) strict, without rowid;
 
+CREATE INDEX admin_event_at on admin_event (at);
+
 CREATE INDEX api_key_owner on api_key (tenant, owner_kind, owner_id);
 
 CREATE INDEX approval_open on approval (tenant, requested_at) where status = 'requested';
@@ -1019,6 +1048,8 @@ CREATE UNIQUE INDEX person_github on person (tenant, github) where github is not
 CREATE UNIQUE INDEX person_slack on person (tenant, slack) where slack is not null;
 
 CREATE INDEX person_unconfirmed on person (tenant, id) where unconfirmed <> '';
+
+CREATE INDEX publication_deletion_due on publication_deletion (publication, due_at);
 
 CREATE INDEX receipt_act on receipt (run_id, idx, label, no);
 

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import msgspec
 
@@ -70,6 +70,9 @@ from tenure.store.factory import MigratableStore, open_store, throttle_messages
 from tenure.store.port import Store
 from tenure.worker import LocalWorkSource, Worker
 
+if TYPE_CHECKING:
+    from tenure.publish.documents import DocumentPublisher
+
 log = get_logger(__name__)
 
 SETTLE_ROUNDS_MAX = 100
@@ -101,11 +104,13 @@ class Engine:
         policy: str | Path | None = None,
         listen_url: str | None = None,
         wait_for_database: str | float | timedelta = 0,
+        publish: str | None = None,
     ) -> None:
         """`only_reads`: send no command and sweep nothing; the database may be read-only. `evidence`: seal runs that end,
         signed if there is a `signing_key` (a reference, see `proof.signatures`). `policy`: a file, or its text, that
         becomes the active policy of a tenant without people. `listen_url`: where to listen for wake-ups if `url` is behind
-        a pooler (default: TENURE_LISTEN_DB). `wait_for_database`: how long PostgreSQL may be away at the start.
+        a pooler (default: TENURE_LISTEN_DB). `wait_for_database`: how long PostgreSQL may be away at the start. `publish`: a
+        folder or s3://bucket/prefix for the documents of agent runs.
         """
         custom_profiles.load_custom_profiles()
         self.url = _address(url)
@@ -126,6 +131,9 @@ class Engine:
         self._wait_seconds = parse_duration(wait_for_database)
         self._signing_key = signing_key
         self._policy = policy
+        self._publish = publish
+        self.publisher: DocumentPublisher | None = None
+        """Publishes the documents of agent runs, if this process may be the one that does."""
         self._stack = AsyncExitStack()
         self._work_source: LocalWorkSource | None = None
 
@@ -159,6 +167,12 @@ class Engine:
                         sealer = SealerTask(orchestrator, runtime.sealing)
                         self.sealer = await stack.enter_async_context(sealer)
                         await stack.enter_async_context(LedgerKeeper(store, signer=lambda: signer))
+                if self._publish is not None:
+                    from tenure.publish.documents import DocumentPublisher  # few programs publish
+
+                    self.publisher = DocumentPublisher(store, self._publish)
+                    await stack.enter_async_context(self.publisher)
+                    orchestrator.on_feed.append(self.publisher.wake)
             if self._policy is not None:
                 await install_policy(store, self.tenant, self._policy, runtime.connectors)
             runtime.open(store, orchestrator)

@@ -49,6 +49,12 @@ CODES: dict[str, ErrorSpec] = {
         "Check the address. A server of another version may not have it.",
         at_api="GET /openapi.json lists the addresses",
     ),
+    "NOT_PUBLISHED": ErrorSpec(
+        404,
+        "The document has not been published yet, or does not exist.",
+        "Try again in a moment. If it stays, check the id, and whether a publisher runs (`tenure serve --publish`, `tenure publish`).",
+        retryable=True,
+    ),
     "METHOD_NOT_ALLOWED": ErrorSpec(
         405,
         "This address does not support the method.",

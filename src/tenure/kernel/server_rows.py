@@ -133,6 +133,38 @@ class NoticeRow(Row):
     error: str | None = None
 
 
+# ---------------------------------------------------------------------------------------- published documents
+
+
+@table("publication", key=("id",))
+class PublicationRow(Row):
+    """A folder or bucket that documents are published to, and the process that publishes them."""
+
+    id: str
+    """Its address, without credentials."""
+    holder: str
+    fence: int
+    """Grows with every change of the holder."""
+    until: int
+    """When the holder's lease ends."""
+    pos: int
+    """The feed is published up to this position. -1: never; the next holder begins with the rows of all runs."""
+
+
+@table("publication_deletion", key=("publication", "run_id"))
+class PublicationDeletionRow(Row):
+    """A deleted run whose documents are still to be deleted from a publication. The deletion of the run writes it."""
+
+    publication: str
+    run_id: int
+    tenant: str
+    due_at: int
+    rounds: int = 0
+    """How often its documents were deleted. The second time is after every older lease of a publisher has ended."""
+    tries: int = 0
+    error: str | None = None
+
+
 # ------------------------------------------------------------------------------------------ remote runners
 
 
@@ -232,6 +264,8 @@ SERVER_ROWS: dict[str, type[Row]] = {
         FeedRow,
         SubscriptionRow,
         NoticeRow,
+        PublicationRow,
+        PublicationDeletionRow,
         RemoteLeaseRow,
         ArtifactRow,
         VcsReportRow,

@@ -73,6 +73,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     key_cache_seconds: float = 1.0
     """How long a key is cached: a revoked key works for that much longer at most."""
 
+    status_listen: str | None = None
+    """HOST:PORT of a status server in the same process, over what its engine publishes."""
     secrets_folder: str | None = None
     """The folder with the tenants' secrets, in a subfolder for each tenant."""
     secrets_shared: bool = False

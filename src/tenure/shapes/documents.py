@@ -137,14 +137,6 @@ DocumentPart = StepDocument | CheckpointDocument | IdempotencyDocument
 """A document below a run's document."""
 
 
-class SkippedStepDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that its condition skipped."""
-
-    name: str
-    reason: str
-    condition: str | None
-
-
 class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     """status.json."""
 
@@ -155,9 +147,8 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None
     finished_at: datetime | None
     current_step: str | None
-    steps_total: int
+    steps_total: int | None
+    """None: not known, because there is no plan."""
     steps_completed: int
     proposals_created: list[str]
     error: str | None
-    steps_skipped: list[SkippedStepDocument] | msgspec.UnsetType = msgspec.UNSET
-    """An addition to the document. Set only if a step was skipped; skipped steps count as completed."""

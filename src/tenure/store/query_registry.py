@@ -30,6 +30,7 @@ from tenure.store import (
     log_lines,
     metrics,
     policies,
+    publications,
     receipts,
     remote_leases,
     replay,
@@ -49,8 +50,8 @@ QUERY_MODULES = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         approvals, artifacts, caches, costs, evidence, feed, hook_deliveries, idempotency, identity, ledger, log_chunks,
-        log_lines, metrics, policies, receipts, remote_leases, replay, run_lists, schedules, slack_cards, subscriptions,
-        test_reports, uploads, vcs_reports, workers, workflows,
+        log_lines, metrics, policies, publications, receipts, remote_leases, replay, run_lists, schedules, slack_cards,
+        subscriptions, test_reports, uploads, vcs_reports, workers, workflows,
     )
 }  # fmt: skip
 OWN_QUERIES = {"sqlite": "clock", "postgres": "saves"}

@@ -6,7 +6,6 @@ ends with 0. A second signal ends it at once.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Annotated, Literal
 
 import typer
@@ -14,7 +13,7 @@ import typer
 from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.backend import wait_for_database as database_wait
 from tenure.cli.common.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitForDatabase, WithEvidence
-from tenure.errors import TenureError
+from tenure.cli.common.server_extra import require_server_extra
 from tenure.server.settings import BURST_SECONDS, Settings
 
 _EPILOG = """
@@ -61,6 +60,17 @@ SharedSecrets = Annotated[
         "--shared-secrets",
         envvar="TENURE_SHARED_SECRETS",
         help="Let every tenant use all secrets instead of just its own: env:TENURE_SECRET_{tenant}_..., FOLDER/{tenant}/...",
+    ),
+]
+
+
+Publish = Annotated[
+    str | None,
+    typer.Option(
+        "--publish",
+        envvar="TENURE_PUBLISH",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Publish the status of agent runs there, for readers without a database. One process at a time publishes.",
     ),
 ]
 
@@ -199,6 +209,15 @@ def serve(
             help="Report runs to GitHub, by this settings file (docs/vcs-reports.md).",
         ),
     ] = None,
+    publish: Publish = None,
+    status_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--status-listen",
+            metavar="HOST:PORT",
+            help="With --publish: also serve what was published, as `tenure status-server` does.",
+        ),
+    ] = None,
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
     connectors: ConnectorsFile = None,
@@ -217,6 +236,8 @@ def serve(
     """
     if not behind_proxy and (trusted_proxies is not None or forwarded_header is not None):
         raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
+    if status_listen is not None and publish is None:
+        raise typer.BadParameter("--status-listen needs --publish")
     require_server_extra()
     from tenure.config import choose_database
     from tenure.engine import Engine
@@ -251,6 +272,7 @@ def serve(
         webhooks_to_private=webhooks_to_private,
         public_url=public_url,
         vcs=None if vcs is None else load_vcs_settings(vcs),
+        status_listen=status_listen,
         secrets_folder=secrets,
         secrets_shared=shared_secrets,
     )
@@ -269,16 +291,6 @@ def serve(
         connectors=known,
         evidence=evidence,
         signing_key=signing_key,
+        publish=publish,
     )
     run_in_loop(serve_engine(engine, settings))
-
-
-def require_server_extra() -> None:
-    """Raise EXTRA_MISSING unless the packages of the extra `server` are installed."""
-    for name in ("httptools", "litestar", "prometheus_client", "uvicorn"):
-        try:
-            import_module(name)
-        except ImportError as missing:
-            raise TenureError(
-                "EXTRA_MISSING", f"the server needs {name}: pip install 'tenure[server]'"
-            ) from missing

@@ -120,6 +120,8 @@ create table admin_event (
     constraint admin_event_numbers check (seq >= 1)
 );
 
+create index admin_event_at on admin_event (at);
+
 -- ----------------------------------------------------------------------------------------------- hooks
 
 create table hook (
@@ -220,6 +222,43 @@ create table notice (
 
 create index notice_due on notice (due_at) where due_at is not null;
 create index notice_of_run on notice (tenant, subscription, run_id, pos, part);
+
+-- --------------------------------------------------------------------------------- published documents
+
+create table publication (
+    id text collate "C" not null,
+    holder text collate "C" not null,
+    fence bigint not null,
+    until bigint not null,
+    pos bigint not null,
+    primary key (id),
+    constraint publication_fence check (fence >= 1)
+);
+
+create table publication_deletion (
+    publication text collate "C" not null,
+    run_id bigint not null,
+    tenant text collate "C" not null,
+    due_at bigint not null,
+    rounds integer not null,
+    tries integer not null,
+    error text collate "C",
+    primary key (publication, run_id)
+);
+
+create index publication_deletion_due on publication_deletion (publication, due_at);
+
+-- Whoever deletes a run owes the deletion of its documents in every publication. A trigger, so that no way of deleting forgets it.
+create function delete_from_publications() returns trigger language plpgsql as $$
+begin
+    insert into tenure.publication_deletion select id, old.id, old.tenant, 0, 0, 0, null from tenure.publication
+    on conflict do nothing;
+    return null;
+end
+$$;
+
+create trigger run_deleted_from_publications after delete on run for each row when (old.profile = 'agent-runs')
+    execute function delete_from_publications();
 
 -- -------------------------------------------------------------------------------------- remote runners
 

@@ -120,6 +120,8 @@ create table admin_event (
     constraint admin_event_numbers check (seq >= 1)
 ) strict, without rowid;
 
+create index admin_event_at on admin_event (at);
+
 -- ----------------------------------------------------------------------------------------------- hooks
 
 create table hook (
@@ -219,6 +221,38 @@ create table notice (
 
 create index notice_due on notice (due_at) where due_at is not null;
 create index notice_of_run on notice (tenant, subscription, run_id, pos, part);
+
+-- --------------------------------------------------------------------------------- published documents
+
+create table publication (
+    id text not null,
+    holder text not null,
+    fence integer not null,
+    until integer not null,
+    pos integer not null,
+    primary key (id),
+    constraint publication_fence check (fence >= 1)
+) strict, without rowid;
+
+create table publication_deletion (
+    publication text not null,
+    run_id integer not null,
+    tenant text not null,
+    due_at integer not null,
+    rounds integer not null,
+    tries integer not null,
+    error text,
+    primary key (publication, run_id)
+) strict, without rowid;
+
+create index publication_deletion_due on publication_deletion (publication, due_at);
+
+-- Whoever deletes a run owes the deletion of its documents in every publication. A trigger, so that no way of deleting forgets it.
+create trigger run_deleted_from_publications after delete on run when old.profile = 'agent-runs'
+begin
+    insert into publication_deletion select id, old.id, old.tenant, 0, 0, 0, null from publication where true
+    on conflict do nothing;
+end;
 
 -- -------------------------------------------------------------------------------------- remote runners
 
