@@ -82,6 +82,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The address of this server in messages to people."""
     slack_url: str = "https://slack.com/api"
 
+    firestore_project: str | None = None
+    """The project whose Firestore database mirrors the runs of Git With Intent (docs/git-with-intent.md). None: there is no mirror."""
+    firestore_database: str = "(default)"
+    firestore_credentials: str | None = None
+    """The reference of the service account's key file."""
+    firestore_emulator: str | None = None
+    """`host:port` of an emulator, which needs no credentials."""
+    firestore_tenants: tuple[str, ...] = ("default",)
+    """The tenants whose runs are mirrored."""
+
     @property
     def burst(self) -> float:
         return (

@@ -6,6 +6,7 @@ ends with 0. A second signal ends it at once.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Annotated, Literal
 
@@ -190,6 +191,36 @@ def serve(
             help="The URL at which people reach this server, for links in Slack.",
         ),
     ] = None,
+    firestore_project: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-project",
+            envvar="TENURE_FIRESTORE_PROJECT",
+            metavar="PROJECT",
+            help="Mirror the runs of Git With Intent to the Firestore database of this project.",
+        ),
+    ] = None,
+    firestore_database: Annotated[
+        str, typer.Option("--firestore-database", metavar="NAME", help="The database of that project.")
+    ] = DEFAULT_SETTINGS.firestore_database,
+    firestore_credentials: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-credentials",
+            envvar="TENURE_FIRESTORE_CREDENTIALS",
+            metavar="REFERENCE",
+            help="The key file of a service account: file:/PATH or env:NAME. FIRESTORE_EMULATOR_HOST makes it unnecessary.",
+        ),
+    ] = None,
+    firestore_tenants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--firestore-tenant",
+            metavar="TENANT",
+            help="A tenant whose runs are mirrored; may be repeated.  \\[default: default]",
+            show_default=False,
+        ),
+    ] = None,
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
     connectors: ConnectorsFile = None,
@@ -208,6 +239,9 @@ def serve(
     """
     if not behind_proxy and (trusted_proxies is not None or forwarded_header is not None):
         raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
+    emulator = os.environ.get("FIRESTORE_EMULATOR_HOST") or None
+    if firestore_project is not None and firestore_credentials is None and emulator is None:
+        raise typer.BadParameter("--firestore-project needs --firestore-credentials")
     require_server_extra()
     from tenure.config import choose_database
     from tenure.engine import Engine
@@ -242,6 +276,11 @@ def serve(
         public_url=public_url,
         secrets_folder=secrets,
         secrets_shared=shared_secrets,
+        firestore_project=firestore_project,
+        firestore_database=firestore_database,
+        firestore_credentials=firestore_credentials,
+        firestore_emulator=emulator,
+        firestore_tenants=tuple(firestore_tenants or DEFAULT_SETTINGS.firestore_tenants),
     )
     check_address(settings)
     known = choose_connectors(

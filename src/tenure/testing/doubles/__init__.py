@@ -14,6 +14,7 @@ See docs/connectors.md.
 from __future__ import annotations
 
 from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest, InjectedFault
+from tenure.testing.doubles.firestore import FirestoreDouble
 from tenure.testing.doubles.github import GitHubDouble
 from tenure.testing.doubles.service import ServiceDouble
 from tenure.testing.doubles.servicenow import ServiceNowDouble
@@ -23,6 +24,7 @@ __all__ = [
     "Double",
     "DoubleReply",
     "DoubleRequest",
+    "FirestoreDouble",
     "GitHubDouble",
     "InjectedFault",
     "ServiceDouble",
