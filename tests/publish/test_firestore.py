@@ -106,6 +106,20 @@ async def eventually(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it does not happen")
 
 
+async def becomes_equal(caller: httpx.AsyncClient, firestore: FirestoreDouble, run: str) -> None:
+    """Wait until the mirror shows a run as the API does."""
+    live: dict[str, Any] = {}
+    mirrored: dict[str, Any] = {}
+    for _ in range(POLLS_MAX):
+        live, mirrored = await document(caller, run), plain(fields_of(firestore, f"gwi_runs/{run}"))
+        for one in (live, mirrored):
+            one.pop("lastHeartbeatAt", None)
+        if live == mirrored:
+            return
+        await asyncio.sleep(0.02)
+    assert mirrored == live
+
+
 def plain(found: dict[str, Any]) -> dict[str, Any]:
     """A mirrored document as the API shows it: without the mirror's own fields, with times as texts."""
     kept = {name: value for name, value in found.items() if not name.startswith("mirror")}
@@ -132,11 +146,8 @@ async def test_a_server_mirrors_runs_steps_checkpoints_and_keys(
         await eventually(
             lambda: path in firestore.documents and fields_of(firestore, path)["status"] == "waiting_external"
         )
-        live = await until(operator, run, has_status("waiting_external"))
-        live.pop("lastHeartbeatAt")
-        mirrored = plain(fields_of(firestore, path))
-        mirrored.pop("lastHeartbeatAt")
-        assert mirrored == live
+        await until(operator, run, has_status("waiting_external"))
+        await becomes_equal(operator, firestore, run)
         await operator.post(f"/runs/{run}/cancel", json={"reason": "WRONG"})
         await eventually(
             lambda: (
@@ -144,8 +155,7 @@ async def test_a_server_mirrors_runs_steps_checkpoints_and_keys(
                 == ["undone", "undone"]
             )
         )
-        ended = await document(operator, run)
-        assert plain(fields_of(firestore, path)) == ended
+        await becomes_equal(operator, firestore, run)
         kinds = [name.removeprefix(f"{path}/") for name in firestore.below(f"{path}/")]
         assert {"steps/main", "checkpoints/plan"} <= set(kinds)
         assert fields_of(firestore, f"{path}/checkpoints/plan")["output"] == "LOOK"
@@ -188,16 +198,28 @@ async def test_a_stale_writer_writes_nothing(url: str, firestore: FirestoreDoubl
         path = f"gwi_runs/{run}"
         assert fields_of(firestore, path)["status"] == "pending"
         assert not await second.look(), "the lease is held"
-        await s.engine.scoped(tenant="acme").cancel(run)
-        assert not await second.look()
         firestore.pass_time(31)
         assert await second.look(), "the lease has expired by Firestore's clock"
+        before = len(firestore.history)
+        fresh = await _mirrored_run_again(s)
+        with pytest.raises(FirestoreConflict):
+            await first.look()
+        assert len(firestore.history) == before, "not even a document that nobody else has written"
+        assert f"gwi_runs/{fresh}" not in firestore.documents
+
+        firestore.pass_time(31)
+        assert await first.look()
+        await s.engine.scoped(tenant="acme").cancel(run)
+        firestore.pass_time(31)
+        with pytest.raises(FirestoreConflict):  # it held the lease before
+            await second.look()
+        assert await second.look()
         assert fields_of(firestore, path)["status"] == "cancelled"
         before = len(firestore.history)
         other = await _mirrored_run_again(s)
         with pytest.raises(FirestoreConflict):
             await first.look()
-        assert len(firestore.history) == before, "not even a document that nobody else has"
+        assert len(firestore.history) == before
         assert f"gwi_runs/{other}" not in firestore.documents
         assert not await first.look(), "it is not the holder any more"
         assert await second.look()

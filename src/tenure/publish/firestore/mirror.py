@@ -10,7 +10,9 @@ Laws:
    again when it has ended. A deletion that fails is tried again.
 5. An outage delays the copy and loses nothing. A run that Firestore refuses is logged, counted and left out, so that it does not stop
    the others; its next change tries again.
-6. Several changes of a run may become one write. `lastHeartbeatAt` is that of the last change.
+6. Several changes of a run may become one write. `lastHeartbeatAt` is that of the last change. Some changes are not in the feed (a
+   record of a key is completed after its run is created, a receipt is marked as reversed after the undo): a run that the feed has named
+   is looked at once more.
 """
 
 from __future__ import annotations
@@ -63,6 +65,9 @@ LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
 ROUND_SECONDS = 0.5
 """The shortest time between two rounds: Firestore recommends about one write of a document (here the lease) per second."""
+REFRESH_SECONDS = 2.0
+"""When a run that the feed has named is looked at once more."""
+REFRESHED_MAX = 10_000
 SWEEP_SECONDS = 60.0
 PAGE_ROWS = 200
 RUNS_PAGE = 100
@@ -101,6 +106,7 @@ class FirestoreMirror:
         name: str = "tenure",
         lease_seconds: float = LEASE_SECONDS,
         round_seconds: float = ROUND_SECONDS,
+        refresh_seconds: float = REFRESH_SECONDS,
         sweep_seconds: float = SWEEP_SECONDS,
     ) -> None:
         """`tenants`: whose runs are mirrored. `name`: mirrors of different databases into one project need different names."""
@@ -111,11 +117,14 @@ class FirestoreMirror:
         self._lease_path = f"{LEASES}/{document_id(name)}"
         self._lease_seconds = lease_seconds
         self._round_seconds = round_seconds
+        self._refresh_seconds = refresh_seconds
         self._sweep_seconds = sweep_seconds
         self._holder = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
         self._lease: _Lease | None = None
         self._renewed_at = 0.0
         self._known: OrderedDict[str, _KnownDocument] = OrderedDict()
+        self._named_at: OrderedDict[int, float] = OrderedDict()
+        """Runs that the feed has named lately, oldest first."""
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._swept_at = 0.0
@@ -172,6 +181,7 @@ class FirestoreMirror:
                 return False
             while await self._follow_feed():
                 pass
+            await self._refresh()
             if time.monotonic() - self._renewed_at >= min(RENEW_SECONDS, self._lease_seconds / 3):
                 assert self._lease is not None
                 await self._commit([], self._lease.position)
@@ -224,7 +234,22 @@ class FirestoreMirror:
             if item.tenant in self._tenants and item.profile == PROFILE
         }
         await self._write_runs(list(named), rows[-1].pos)
+        for run_id in named:
+            self._named_at[run_id] = time.monotonic()
+            self._named_at.move_to_end(run_id)
+        while len(self._named_at) > REFRESHED_MAX:
+            self._named_at.popitem(last=False)
         return len(rows) == PAGE_ROWS
+
+    async def _refresh(self) -> None:
+        """Write what has changed since the feed named a run (law 6)."""
+        assert self._lease is not None
+        due = time.monotonic() - self._refresh_seconds
+        named = [run_id for run_id, at in self._named_at.items() if at <= due]
+        if named:
+            await self._write_runs(named, self._lease.position)
+        for run_id in named:
+            self._named_at.pop(run_id, None)
 
     async def _write_everything(self) -> None:
         """Write all runs from their rows (law 3)."""
