@@ -18,7 +18,10 @@ from tests.govern.test_connectors_services import TOKEN, ConnectorDriver, link
 REPO = "acme/app"
 BRANCH = {"repo": REPO, "branch": "agent/fix-1"}
 MAIN = {"repo": REPO, "branch": "main"}
-FILES: list[dict[str, Any]] = [{"path": "src/app.py", "content": "print('fixed')\n"}, {"path": "old.txt", "content": None}]
+FILES: list[dict[str, Any]] = [
+    {"path": "src/app.py", "content": "print('fixed')\n"},
+    {"path": "old.txt", "content": None},
+]
 
 
 @pytest.fixture(autouse=True)

@@ -94,13 +94,13 @@ def github() -> Iterator[GitHubDouble]:
 
 
 @asynccontextmanager
-async def working(url: str, github: GitHubDouble) -> AsyncIterator[Site]:
+async def working(url: str, github: GitHubDouble, **settings: Any) -> AsyncIterator[Site]:
     """A server, a worker, and GitHub."""
     way = OutboundRoute(
         hosts=(github.url.removeprefix("http://"),), reach=AllowedNetworks(networks=("127.0.0.1",))
     )
     link = HttpService(base_url=github.url, way=way, tokens={"acme": "env:GITHUB_TOKEN"})
-    async with site(url, connectors=[GitHubConnector("github", link)], policy=POLICY) as s:
+    async with site(url, connectors=[GitHubConnector("github", link)], policy=POLICY, **settings) as s:
         engine = s.engine.scoped(tenant="acme")
         await register(engine, careful, speak, broken)
         async with s.engine.worker(careful, speak, broken):

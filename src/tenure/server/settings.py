@@ -91,6 +91,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     vcs: VcsSettings | None = None
     """The VCS that runs are reported to; see `publish.vcs_settings`."""
 
+    firestore_project: str | None = None
+    """The project whose Firestore database mirrors the runs of Git With Intent (docs/git-with-intent.md). None: there is no mirror."""
+    firestore_database: str = "(default)"
+    firestore_credentials: str | None = None
+    """The reference of the service account's key file."""
+    firestore_emulator: str | None = None
+    """`host:port` of an emulator, which needs no credentials."""
+    firestore_tenants: tuple[str, ...] = ("default",)
+    """The tenants whose runs are mirrored."""
+
     @property
     def burst(self) -> float:
         return (

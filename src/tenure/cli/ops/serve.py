@@ -6,6 +6,7 @@ ends with 0. A second signal ends it at once.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -218,6 +219,36 @@ def serve(
             help="With --publish: also serve what was published, as `tenure status-server` does.",
         ),
     ] = None,
+    firestore_project: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-project",
+            envvar="TENURE_FIRESTORE_PROJECT",
+            metavar="PROJECT",
+            help="Mirror the runs of Git With Intent to the Firestore database of this project.",
+        ),
+    ] = None,
+    firestore_database: Annotated[
+        str, typer.Option("--firestore-database", metavar="NAME", help="The database of that project.")
+    ] = DEFAULT_SETTINGS.firestore_database,
+    firestore_credentials: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-credentials",
+            envvar="TENURE_FIRESTORE_CREDENTIALS",
+            metavar="REFERENCE",
+            help="The key file of a service account: file:/PATH or env:NAME. FIRESTORE_EMULATOR_HOST makes it unnecessary.",
+        ),
+    ] = None,
+    firestore_tenants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--firestore-tenant",
+            metavar="TENANT",
+            help="A tenant whose runs are mirrored; may be repeated.  \\[default: default]",
+            show_default=False,
+        ),
+    ] = None,
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
     connectors: ConnectorsFile = None,
@@ -238,6 +269,9 @@ def serve(
         raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
     if status_listen is not None and publish is None:
         raise typer.BadParameter("--status-listen needs --publish")
+    emulator = os.environ.get("FIRESTORE_EMULATOR_HOST") or None
+    if firestore_project is not None and firestore_credentials is None and emulator is None:
+        raise typer.BadParameter("--firestore-project needs --firestore-credentials")
     require_server_extra()
     from tenure.config import choose_database
     from tenure.engine import Engine
@@ -275,6 +309,11 @@ def serve(
         status_listen=status_listen,
         secrets_folder=secrets,
         secrets_shared=shared_secrets,
+        firestore_project=firestore_project,
+        firestore_database=firestore_database,
+        firestore_credentials=firestore_credentials,
+        firestore_emulator=emulator,
+        firestore_tenants=tuple(firestore_tenants or DEFAULT_SETTINGS.firestore_tenants),
     )
     check_address(settings)
     known = choose_connectors(

@@ -14,6 +14,7 @@ See docs/connectors.md.
 from __future__ import annotations
 
 from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest, InjectedFault
+from tenure.testing.doubles.firestore import FirestoreDouble
 from tenure.testing.doubles.github import GitHubDouble
 from tenure.testing.doubles.github_checks import CheckWrite, HookAnswer, pull_request_event, push_event
 from tenure.testing.doubles.service import ServiceDouble
@@ -25,6 +26,7 @@ __all__ = [
     "Double",
     "DoubleReply",
     "DoubleRequest",
+    "FirestoreDouble",
     "GitHubDouble",
     "HookAnswer",
     "InjectedFault",
