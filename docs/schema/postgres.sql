@@ -311,7 +311,7 @@ create table hook (
     revision integer not null,
     disabled boolean not null,
     unconfirmed text collate "C" not null,
-    constraint hook_kind_known CHECK (kind = ANY (ARRAY['github'::text, 'slack'::text, 'generic'::text])),
+    constraint hook_kind_known CHECK (kind = ANY (ARRAY['github'::text, 'slack'::text, 'generic'::text, 'servicenow'::text])),
     constraint hook_pkey PRIMARY KEY (id),
     constraint hook_revision CHECK (revision >= 1)
 );

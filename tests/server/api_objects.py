@@ -66,7 +66,7 @@ def ordered_routes() -> list[str]:
 
 def sender_of(route: str) -> str:
     """The kind of hook that a route receives deliveries for, or an empty text if it receives none."""
-    kinds = ("github", "slack", "generic")
+    kinds = ("github", "slack", "generic", "servicenow")
     return next((kind for kind in kinds if route.startswith(f"POST /hooks/{kind}/")), "")
 
 
@@ -112,6 +112,7 @@ class Objects:
             "github": (await make_hook(s, "github", {**PR_RULE, "workflow": "greeting"}))["id"],
             "slack": (await make_hook(s, "slack", rule))["id"],
             "generic": (await make_hook(s, "generic", rule))["id"],
+            "servicenow": (await make_hook(s, "servicenow", rule, settings=SERVICENOW))["id"],
         }
         engine = s.engine.scoped(tenant=ACME, actor="person:olga")
         service.trouble(drop="after")
@@ -259,6 +260,9 @@ VALID_FIELDS: dict[str, dict[str, Any]] = {
 """By route: fields of a valid body, including large ones."""
 
 
+SERVICENOW = {"secret_header": "x-secret", "event_id": ["header:x-event-id"]}
+
+
 def delivery_headers(kind: str, number: int, body: bytes) -> dict[str, str]:
     """The headers that a hook's sender sends with a delivery."""
     secret, at, name = SECRET.encode(), str(int(time.time())), f"walk-{number}"
@@ -278,6 +282,7 @@ def delivery_headers(kind: str, number: int, body: bytes) -> dict[str, str]:
             "webhook-timestamp": at,
             "webhook-signature": f"v1,{base64.b64encode(standard).decode()}",
         },
+        "servicenow": {"x-secret": SECRET, "x-event-id": name},
     }
     return given[kind]
 

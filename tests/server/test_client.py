@@ -169,7 +169,7 @@ ENGINE_ONLY = {
     "schedules": {"edit"},
     "evidence": {"seal"},
     "undos": {"build"},
-    "hooks": {"create", "delete", "page", "page_of_deliveries", "update"},
+    "hooks": {"delete", "page", "page_of_deliveries", "update"},
     "policies": {"page", "publish_once"},
     "confirmations": {"confirm_row"},
     "people": {"link_slack", "page", "unlink_slack"},

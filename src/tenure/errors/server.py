@@ -25,7 +25,8 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "SIGNATURE_INVALID": ErrorSpec(
         401,
-        "The signature does not match the body, or its timestamp is too old or too new. Nothing was recorded.",
+        "The signature does not match the body, or its timestamp is too old or too new; or the shared secret or password is wrong. Nothing was"
+        " recorded.",
         "Check the secret on both sides, and the sender's clock.",
     ),
     "FORBIDDEN": ErrorSpec(

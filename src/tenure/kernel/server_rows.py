@@ -35,7 +35,7 @@ class HookRow(Row):
     tenant: str
     workspace: str
     kind: str
-    """github, slack or generic."""
+    """github, slack, generic or servicenow."""
     name: str
     secrets: str
     """References to its secrets, newest first, as a JSON list of one or two."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+
+HookKind = Literal["github", "slack", "generic", "servicenow"]
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,3 +120,9 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Slack: the id of the channel that shows open approvals as cards, such as C0123456789. Needs `token`."""
     token: str | None = None
     """Slack: the reference of the app's bot token (`chat:write`, and `channels:history` to find cards that may have been posted)."""
+    secret_header: str | None = None
+    """ServiceNow: the header that has the shared secret. Without it, `Authorization` has basic credentials, and the secret is
+    `user:password`."""
+    event_id: tuple[str, ...] = ()
+    """ServiceNow: where the id of an event is, `header:NAME` or `body:FIELD` (`body:record.sys_id`); several are joined. An event with the
+    same id counts once."""

@@ -134,6 +134,7 @@ ROUTES: dict[str, dict[str, str]] = {
         "POST /hooks/slack/{hook_id}/commands": ANYONE,
         "POST /hooks/slack/{hook_id}/actions": ANYONE,
         "POST /hooks/generic/{hook_id}": ANYONE,
+        "POST /hooks/servicenow/{hook_id}": ANYONE,
         "GET /hooks": _LOOK,
         "POST /hooks": "admin",
         "GET /hooks/{hook_id}": _LOOK,

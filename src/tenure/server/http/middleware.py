@@ -83,7 +83,7 @@ class RequestMiddleware:
         self._limits = _BodyLimits(settings.body_bytes_max, True, seconds)
         self._limits_by_path = (
             (
-                re.compile(r"/hooks/(?:github|slack|generic)/"),
+                re.compile(r"/hooks/(?:github|slack|generic|servicenow)/"),
                 _BodyLimits(settings.hook_body_bytes_max, False, seconds),
             ),
             (

@@ -19,7 +19,7 @@ from tenure.services.hooks.events import show_hook
 from tenure.services.hooks.registry import HookFields
 from tenure.services.hooks.responses import delivery_response
 from tenure.services.idempotency import HeldRecord, StoredResponse
-from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook
+from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook, HookKind
 from tenure.shapes.pages import Page
 
 Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
@@ -28,7 +28,7 @@ Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 class NewHook(HookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A hook to create."""
 
-    kind: Literal["github", "slack", "generic"]
+    kind: HookKind
 
 
 class HookUpdate(HookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -33,6 +33,7 @@ _STORED_HEADERS = {
     "github": re.compile(r"x-github-.*|content-type|user-agent"),
     "slack": re.compile(r"content-type|user-agent|x-slack-request-timestamp|x-slack-retry-.*"),
     "generic": re.compile(r"webhook-id|webhook-timestamp|ce-.*|content-type|user-agent"),
+    "servicenow": re.compile(r"content-type|user-agent"),
 }
 _SECRET_FIELDS = frozenset({"token", "response_url"})
 _FORM = "application/x-www-form-urlencoded"
@@ -314,6 +315,49 @@ def parse_generic(hook_id: str, headers: Mapping[str, str], body: bytes) -> Hook
     )
 
 
+# ---------------------------------------------------------------------------------------------- ServiceNow
+
+EVENT_ID = re.compile(r"header:[a-z0-9-]{1,100}|body:[A-Za-z0-9_-]{1,100}(?:\.[A-Za-z0-9_-]{1,100}){0,9}")
+"""Where a part of an event's id is (`HookSettings.event_id`)."""
+EVENT_ID_PARTS_MAX = 5
+
+
+def parse_servicenow(
+    hook_id: str, settings: HookSettings, headers: Mapping[str, str], body: bytes
+) -> HookEvent:
+    """A call of ServiceNow. Its key holds the id that the settings name (GOV-25), so that a repeated call is recognised. The headers that have
+    the id are stored, too."""
+    payload = decode_body(body)
+    if not isinstance(payload, dict):
+        raise malformed_request("the body must be a JSON object")
+    given = ":".join(_event_id_part(place, headers, payload) for place in settings.event_id)
+    delivery = given if _ID.fullmatch(given) else f"id_{sha256(given.encode()).hexdigest()[:40]}"
+    named = {place.removeprefix("header:") for place in settings.event_id if place.startswith("header:")}
+    event = next((found for name in ("event", "type") if _is_event(found := payload.get(name))), "servicenow")
+    return HookEvent(
+        id=delivery,
+        key=_key("servicenow", hook_id, given),
+        event=str(event),
+        headers=_stored_headers("servicenow", headers) | {name: headers[name] for name in sorted(named)},
+        body=body,
+        digest=sha256(body).digest(),
+    )
+
+
+def _event_id_part(place: str, headers: Mapping[str, str], payload: dict[str, Any]) -> str:
+    source, _, name = place.partition(":")
+    value = headers.get(name) if source == "header" else _at(payload, *name.split("."))
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value or len(value) > 1_000 or not value.isprintable():
+        raise malformed_request(f"the event's id at {place!r} must be a short, printable text or an integer")
+    return value.replace("%", "%25").replace(":", "%3A")  # otherwise two events could have the same id
+
+
+def _is_event(value: Any) -> bool:
+    return isinstance(value, str) and _EVENT.fullmatch(value) is not None
+
+
 def _key(kind: str, hook_id: str, given: str) -> str:
     """A printable key with a limited length."""
     key = f"{kind}:{hook_id}:{given}"
@@ -351,7 +395,7 @@ def rule_scope(kind: str, delivery: DeliveryRow) -> dict[str, Any]:
     body: Any = None
     if kind == "github":
         body = _github_body(headers, delivery.body)
-    elif kind != "slack":
+    elif kind == "generic":
         body = _cloud_event(headers, delivery.body)
     body = decode_body(delivery.body) if body is None else body
     action = _at(body, "action")
@@ -371,6 +415,7 @@ _ADDRESS = {
     "github": "/hooks/github/{}",
     "slack": "/hooks/slack/{}/commands",
     "generic": "/hooks/generic/{}",
+    "servicenow": "/hooks/servicenow/{}",
 }
 
 

@@ -140,7 +140,7 @@ create table hook (
     disabled integer not null check (disabled in (0, 1)),
     unconfirmed text not null,
     primary key (id),
-    constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
+    constraint hook_kind_known check (kind in ('github', 'slack', 'generic', 'servicenow')),
     constraint hook_revision check (revision >= 1)
 ) strict, without rowid;
 
