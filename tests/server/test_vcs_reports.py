@@ -129,10 +129,11 @@ async def test_a_job_that_is_not_required_is_neutral(url: str, github: tuple[Git
 
 async def test_a_failed_plan_is_shown_with_its_place(url: str, github: tuple[GitHubDouble, Path]) -> None:
     async with vcs_site(url, github) as v:
-        run = await v.engine.create("ci", None, profile="delta-ci", vcs_target=TARGET)
+        run = await v.engine.create("ci", planner={"tool": "ci.plan"}, profile="delta-ci", vcs_target=TARGET)
         planning = await v.check(run, "run", "queued")
         assert planning["output"]["title"] == "Planning"
-        await v.engine.runs.plan_failed(run, ".tenure/ci.yaml:3:5: jobs.build: unknown key 'need'")
+        message = b".tenure/ci.yaml:3:5: jobs.build: unknown key 'need'"
+        await v.fail(await v.claim(), "PLAN_FAILED", message)
         await v.reported(run)
         check = await v.check(run, "run", "completed")
         assert (check["conclusion"], check["output"]["title"]) == ("failure", "Planning failed")
