@@ -158,6 +158,18 @@ class ArtifactStore:
             for path in paths:
                 await obstore.delete_async(store, path)
 
+    async def exists(self, reference: bytes) -> bool:
+        """Whether the artifact of a reference is there. Its content is not read."""
+        named = msgspec.json.decode(reference, type=ArtifactReference)
+        path = _path(named.run, named.digest.removeprefix("sha256:"))
+        with _store_errors(f"{path} cannot be found"):
+            store = await asyncio.to_thread(self._open)
+            try:
+                await obstore.head_async(store, path)
+            except (NotFoundError, FileNotFoundError):
+                return False
+            return True
+
     async def get(self, reference: bytes) -> bytes:
         try:
             named = msgspec.json.decode(reference, type=ArtifactReference)
