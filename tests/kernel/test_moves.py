@@ -146,6 +146,11 @@ def side_fails(story: Story) -> None:
     story.fail("side", retryable=False)
 
 
+def reuse(story: Story) -> None:
+    first_is_done(story)
+    story.resolve("a", None, reuse_key=b"k", reused=(7, "b"), output=b"1")
+
+
 def fail_resolution(story: Story) -> None:
     if story.step("a").state == "pending":
         first_is_done(story)
@@ -204,6 +209,7 @@ MAKE: dict[str, tuple[dict[str, Any], Deed]] = {
     "drop": ({}, lambda s: s.cancel_step("a")),
     "skip": ({}, first_fails),
     "skip_condition": ({"condition": "inputs.go", "skipped": True}, first_is_done),
+    "reuse": ({"reuse": c.ReuseSpec(scope="s", digest="ab" * 32)}, reuse),
     "fail_resolution": ({"template": b"{}"}, fail_resolution),
     "claim": ({}, lambda s: s.claim("a", ack=False)),
     "claim_and_ack": ({}, lambda s: s.claim("a")),

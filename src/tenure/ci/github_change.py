@@ -73,7 +73,9 @@ def read_github_change(settings: RepositorySettings, event: str, body: Any) -> C
         if event == "pull_request":
             return _read_pull_request(settings, msgspec.convert(body, _PullRequestEvent))
     except msgspec.ValidationError as fault:
-        raise TenureError("REQUEST_MALFORMED", f"the {event} event is not as GitHub sends it: {fault}") from fault
+        raise TenureError(
+            "REQUEST_MALFORMED", f"the {event} event is not as GitHub sends it: {fault}"
+        ) from fault
     return None
 
 

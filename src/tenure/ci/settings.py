@@ -94,6 +94,8 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True, omit_default
     name: str
     url: str
     """A URL, or the absolute path of a folder if `file` is among the protocols."""
+    tenant: str = "default"
+    """Whose runs it starts."""
     github: str = ""
     """`OWNER/NAME` at GitHub."""
     default_branch: str = "main"
@@ -125,11 +127,11 @@ class RepositorySettings(msgspec.Struct, frozen=True, kw_only=True, omit_default
 class CiSettings(msgspec.Struct, frozen=True, kw_only=True):
     repositories: dict[str, RepositorySettings]
 
-    def find(self, name: str) -> RepositorySettings:
-        """The settings of a repository by its name or by its name at GitHub."""
-        found = self.repositories.get(name) or next(
-            (one for one in self.repositories.values() if one.github and one.github.lower() == name.lower()),
-            None,
+    def find(self, name: str, tenant: str | None = None) -> RepositorySettings:
+        """The settings of a repository by its name or by its name at GitHub, among those of a tenant or among all."""
+        own = [one for one in self.repositories.values() if tenant in (None, one.tenant)]
+        found = next((one for one in own if one.name == name), None) or next(
+            (one for one in own if one.github and one.github.lower() == name.lower()), None
         )
         if found is None:
             raise TenureError("REPOSITORY_UNKNOWN", f"the CI settings have no repository {name!r}")
@@ -249,6 +251,9 @@ REPOSITORY = Record(
     fields=(
         SchemaField(name="url", shape=Text(what="a URL", most=1_000)),
         SchemaField(name="path", shape=Text(what="an absolute path", most=1_000)),
+        SchemaField(
+            name="tenant", shape=Text(what="a tenant", doc="Whose runs it starts. Default: default.")
+        ),
         SchemaField(
             name="github",
             shape=Text(
@@ -422,6 +427,7 @@ def _build_repository(name: str, values: dict[str, Any]) -> RepositorySettings:
         **{
             key: values.get(key)
             for key in (
+                "tenant",
                 "github",
                 "default_branch",
                 "trusted_branches",

@@ -86,6 +86,25 @@ class BackoffSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
     jitter: float = 0.2
 
 
+class ReuseSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """When the result of a step may be used again, in place of doing it: when a step of the same tenant with the same key
+    has succeeded. The key is a digest of the scope, of `digest`, and of how the needed steps ended, with their outputs."""
+
+    scope: str
+    """Who shares results: those of other scopes are not found."""
+    digest: str
+    """Hex SHA-256 of all else that the result depends on: files, command, environment."""
+    also: tuple[str, ...] = ()
+    """Further scopes whose results may be used. The step's own result is stored in `scope` only."""
+
+
+class ReuseTerms(ReuseSpec, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """The same with the needed steps, as a step's row has it."""
+
+    needs: tuple[int, ...] = ()
+    """The indexes of the steps that it needs."""
+
+
 class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     name: str
     kind: Literal["work", "body", "approval", "wait", "plan"] = "work"
@@ -112,6 +131,8 @@ class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
     """The expression that decides whether the step runs, for people to read. The template has what is evaluated."""
     skipped: bool = False
     """The condition is known to be false: the step succeeds without running as soon as its needs have ended."""
+    reuse: ReuseSpec | None = None
+    """Only work has it. When its needs have ended, an earlier result is looked for before the step can be claimed."""
 
 
 BODY_STEP = StepSpec(name="main", kind="body")
@@ -248,10 +269,16 @@ class Resolution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     code: str = ""
     """The error code if the template failed, usually EXPRESSION_FAILED. The step fails with it."""
     message: bytes = b""
+    reuse_key: bytes | None = None
+    """For a step with `reuse`: the key of its result."""
+    reused: tuple[int, str] | None = None
+    """The run and the step whose result it has: it succeeds with `output` and does not run."""
+    output: bytes | None = None
 
 
 class ResolveSteps(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The inputs of steps that are due, evaluated outside of the kernel. Steps that are no longer due are ignored."""
+    """The inputs and earlier results of steps that are due, found outside of the kernel. Steps that are no longer due are
+    ignored."""
 
     steps: tuple[Resolution, ...]
 

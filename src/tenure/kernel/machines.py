@@ -237,6 +237,8 @@ def _script() -> list[tuple[str, JointState, tuple[MoveInputs, ...]]]:
     move("skip", pending, MoveInputs("skip"))
     # A step whose condition is false passes like a gate that settles at once, without an attempt and a lease.
     move("skip_condition", pending, MoveInputs("needs_met"), MoveInputs("await"), MoveInputs("settle"))
+    # A step that has the result of an earlier one passes in the same way.
+    move("reuse", pending, MoveInputs("needs_met"), MoveInputs("await"), MoveInputs("settle"))
     # A step whose input cannot be made: before the first try there is no attempt, later a queued attempt is canceled.
     move("fail_resolution", pending, MoveInputs("needs_met"), MoveInputs("give_up"))
     move("fail_resolution", _QUEUED, MoveInputs("give_up", "cancel"), MoveInputs(attempt="canceled"))

@@ -6,6 +6,7 @@ Laws:
    happened is recognised.
 2. A resumed run does not begin again what can be neither skipped nor repeated. For each such checkpoint the caller says
    that it happened (with its result), or that it may be repeated.
+   No step of it has `reuse`: a needed step of the old run could be missing in its key.
 3. A rerun starts from the beginning: the same plan with new keys, nothing reused, `attempt_no` + 1, linked to the old run.
    A run that was planned by a plan step is planned anew. A resumed run has the old plan, unless there was none.
 4. Neither has the idempotency key, parent or delay of the old run. The people involved in the old run are involved in

@@ -198,8 +198,17 @@ class StepRow(RunPartRow):
     condition: str | None = None
     """The expression of the workflow file that decides whether it runs."""
     resolution: str = ""
-    """What its template still has to give before it can be claimed: nothing (empty), its input (`due`), or a new input for
-    each attempt (`each`: there is one for this attempt). `skip`: its condition is known to be false."""
+    """What has to be resolved before it can be claimed: nothing (empty), its input or an earlier result (`due`), or a new
+    input for each attempt (`each`: there is one for this attempt). `skip`: its condition is known to be false."""
+    reuse: str | None = None
+    """When its result may be used again, as JSON (`ReuseTerms`)."""
+    reuse_key: bytes | None = None
+    """The digest of all that its result depends on, known when its needs have ended. A step that succeeded with the same
+    key has the same result."""
+    reused_run: int | None = None
+    """For a step that has the result of an earlier one: the run that made the result. It may have been deleted since."""
+    reused_step: str | None = None
+    """The name of the step in that run."""
 
 
 @table(
@@ -475,6 +484,8 @@ PLAN_IDX = STEPS_PER_RUN_MAX
 """The index of a plan step. Other steps have lower ones, so that they are numbered from 0 in every run."""
 CONDITION_FALSE = "CONDITION_FALSE"
 """The reason of a step that succeeded without running."""
+REUSED = "REUSED"
+"""The reason of a step that has the result of an earlier step."""
 QUESTIONS = frozenset({"approval", "proposal"})
 """The kinds of waits that have an `ApprovalRow`."""
 ASKS_PEOPLE = frozenset({"approval", "receipt"})

@@ -93,11 +93,10 @@ def _explain(reason: str, text: str, step: str | None = None, until_us: int | No
 
 
 def _explain_unresolved(step: StepRow) -> Explanation:
-    return _explain(
-        "input",
-        f"Step {step.name!r} waits for its input: the expressions of its workflow file are being evaluated.",
-        step.name,
-    )
+    what = "its input: the expressions of its workflow file are being evaluated"
+    if step.template_ref is None:
+        what = "the search for an earlier result that it can reuse"
+    return _explain("input", f"Step {step.name!r} waits for {what}.", step.name)
 
 
 async def _explain_canceling(store: Store, run: RunRow) -> Explanation:

@@ -40,7 +40,7 @@ from tenure.kernel.run_rows import (
 from tenure.reads.payloads import decode_payload, read_bodies, read_payload
 from tenure.reads.run_words import run_word
 from tenure.reads.runs import RunReader, step_word
-from tenure.reads.steps import parse_meta, read_shown_steps, wait_label
+from tenure.reads.steps import parse_meta, read_shown_steps, reused_result, wait_label
 from tenure.shapes.documents import (
     CancellationDocument,
     CheckpointDocument,
@@ -289,6 +289,7 @@ def _step(rows: _Rows, step: StepRow) -> StepDocument:
         output=rows.body(step.output_ref),
         error=code if error is None else f"{code}: {error}",
         skip_reason=f"{step.reason}: {step.condition}" if step.reason == CONDITION_FALSE else None,
+        reused_from=None if (found := reused_result(step)) is None else f"{found.run}/{found.step}",
         started_at=to_datetime(min(a.granted_at for a in of_step)) if of_step else None,
         completed_at=to_optional_datetime(step.finished_at),
     )

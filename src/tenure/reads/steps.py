@@ -31,7 +31,7 @@ from tenure.kernel.run_rows import (
 )
 from tenure.reads.payloads import decode_payload
 from tenure.shapes.costs import StepCost
-from tenure.shapes.steps import Step
+from tenure.shapes.steps import ReusedResult, Step
 from tenure.store.port import Store
 from tenure.store.transactions import read_rows
 
@@ -184,6 +184,7 @@ def _step(
         reason=step.reason,
         skipped=step.reason == CONDITION_FALSE,
         condition=step.condition,
+        reused_from=reused_result(step),
         last_error=step.last_error,
         started_at=to_optional_datetime(begun),
         finished_at=to_optional_datetime(step.finished_at),
@@ -194,6 +195,13 @@ def _step(
         output=decode_payload(rows.bodies.get(step.output_ref or 0)),
         error=decode_payload(rows.bodies.get(step.error_ref or 0)),
     )
+
+
+def reused_result(step: StepRow) -> ReusedResult | None:
+    """The step whose result this one has."""
+    if step.reused_run is None or step.reused_step is None:
+        return None
+    return ReusedResult(run=ids.run_text(step.reused_run), step=step.reused_step)
 
 
 def _asked(rows: StepRows, wait: WaitRow | None) -> ApprovalRow | None:

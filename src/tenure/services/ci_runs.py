@@ -19,7 +19,8 @@ from tenure.ci.settings import RepositorySettings
 from tenure.errors import TenureError, field_error
 from tenure.kernel import capability
 from tenure.kernel.commands import build_plan_step
-from tenure.services.run_creation import RunCaller, build_command, with_request_hash
+from tenure.kernel.new_run import with_request_hash
+from tenure.services.run_creation import RunCaller, build_command
 from tenure.services.scope import Scope, Service
 from tenure.shapes.ci import CiTrigger
 from tenure.shapes.reports import VcsTarget
@@ -78,9 +79,7 @@ async def start_ci_run(scope: Scope, change: Change, caller: RunCaller, *, trigg
         ),
     )
     if settings.github and change.head and caller.vcs_target is None:
-        target = VcsTarget(
-            repository=settings.github, head_sha=change.head, pull_request=change.pull_request
-        )
+        target = VcsTarget(repository=settings.github, head_sha=change.head, pull_request=change.pull_request)
         caller = msgspec.structs.replace(caller, vcs_target=target)
     body = msgspec.json.encode(change)
     plan_step = build_plan_step(
@@ -90,9 +89,7 @@ async def start_ci_run(scope: Scope, change: Change, caller: RunCaller, *, trigg
         timeout_seconds=settings.planning_seconds,
         retries=PLAN_RETRIES,
     )
-    command = build_command(
-        scope, asked, caller, version="1", profile=PROFILE, plan=(plan_step,), body=body
-    )
+    command = build_command(scope, asked, caller, version="1", profile=PROFILE, plan=(plan_step,), body=body)
     if caller.key is not None and not caller.request_hash:
         command = with_request_hash(command)
     return ids.run_text((await scope.orchestrator.create(command)).run_id)

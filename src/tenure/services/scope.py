@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure import ids
 from tenure.artifacts import ArtifactStore
+from tenure.ci.settings import CiSettings
 from tenure.errors import TenureError
 from tenure.govern.connectors.registry import Connectors
 from tenure.govern.evidence.sealer import RunSealer
@@ -61,6 +62,8 @@ class Runtime:
         self.waiters = RunWaiters()
         self.hook_intake: HookIntake | None = None
         """The intake of a server, which also carries out replays."""
+        self.ci: CiSettings | None = None
+        """The repositories of CI, if this process knows any."""
         self.sealing: RunSealer
         self.catalog: Catalog
         self._choose_connectors = choose_connectors

@@ -87,6 +87,8 @@ class StepDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=T
     error: str | None = None
     skip_reason: str | None = None
     """For a step that its condition skipped: CONDITION_FALSE, and the condition."""
+    reused_from: str | None = None
+    """For a step that has the result of an earlier one: that step's run and name, as `RUN/NAME`."""
     started_at: datetime | None = None
     completed_at: datetime | None = None
 

@@ -326,6 +326,7 @@ class Oracle:
                         f"I43: approved by {sorted(voters)}, and {approval.people} people were needed"
                     )
         self._check_waits(bundle)
+        self._check_reused(bundle)
         steps = {step.idx: step for step in bundle.steps}
         for (owner, idx), n in self._completed.items():
             if owner == run_id:
@@ -336,6 +337,23 @@ class Oracle:
                 row = found.get((idx, name))
                 if row is None or (row.n, row.seq) < (n, seq):
                     self._violate(f"checkpoint {name} of attempt {n} was accepted and is lost")
+
+    def _check_reused(self, bundle: RunDump) -> None:
+        """Check that a step has the result of a step that ran and succeeded under a key that it may use."""
+        for step in bundle.steps:
+            if step.reused_run is None or step.reused_run in self._deleted:
+                continue
+            rows: list[StepRow] = self._world.inspect("steps_of", step.reused_run)
+            found = next((row for row in rows if row.name == step.reused_step), None)
+            if (
+                found is None
+                or found.state != "succeeded"
+                or not found.attempt
+                or found.tenant != step.tenant
+            ):
+                self._violate(f"step {step.name} has the result of a step that has none: {step.reused_step}")
+            elif found.reuse_key != step.reuse_key and '"also":["shared"]' not in (step.reuse or ""):
+                self._violate(f"step {step.name} has a result with another key")
 
     def _check_waits(self, bundle: RunDump) -> None:
         """Check that no wait misses a buffered event, and that no deadline passed while a person was asked."""

@@ -18,6 +18,7 @@ from tenure.kernel.commands import (
     Claimant,
     Context,
     CreateRun,
+    ReuseSpec,
     RunRequest,
     StepSpec,
     Trigger,
@@ -92,7 +93,7 @@ class Workload:
         self.keyed = rng.choice((0.0, 0.0, 0.3, 0.8))
         self.caps = self._draw_caps(rng)
         self.conditions = world.rng("conditions").random() < 0.25
-        """Whether plans have conditions and templates, as those of workflow files do."""
+        """Whether plans have conditions and templates, as those of workflow files do, and steps with earlier results."""
         act_rng = world.rng("acting")
         self.acts = act_rng.random() < 0.3
         """Whether bodies have acts."""
@@ -210,13 +211,21 @@ class Workload:
 
     @staticmethod
     def _with_conditions(rng: Random, steps: list[StepSpec]) -> tuple[StepSpec, ...]:
-        """Let some steps be skipped, or have templates as inputs. These draws have their own generator, so that the results of older
+        """Let some steps be skipped, have templates as inputs, or have earlier results. These draws have their own generator, so that the results of older
         seeds do not change."""
         made = []
         for step in steps:
+            if step.kind == "work" and rng.random() < 0.4:
+                also = rng.choice(((), ("shared",)))
+                reuse = ReuseSpec(
+                    scope=rng.choice(("shared", "own")), also=also, digest=rng.choice(("11", "22")) * 32
+                )
+                step = msgspec.structs.replace(step, reuse=reuse)
             how = rng.choice(("plain", "plain", "skipped", "true", "false", "each", "fails"))
             if how == "skipped":
-                step = msgspec.structs.replace(step, condition="inputs == 0", skipped=True, input=None)
+                step = msgspec.structs.replace(
+                    step, condition="inputs == 0", skipped=True, input=None, reuse=None
+                )
             elif how != "plain" and step.kind == "work":
                 step = msgspec.structs.replace(step, condition=how, template=how.encode(), input=None)
             made.append(step)

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from tenure.errors import TenureError
 from tenure.kernel import capability
-from tenure.kernel.commands import ApprovalSpec, BackoffSpec, WaitSpec
+from tenure.kernel.commands import ApprovalSpec, BackoffSpec, ReuseSpec, WaitSpec
 from tenure.kernel.costs import Cost as Spent
 from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX
 from tenure.processes import PID_MAX
@@ -224,6 +224,8 @@ class PlanStep(_RunnerBody, kw_only=True, frozen=True):
     """Why the step is in the plan or is skipped, as an expression for people."""
     skipped: bool = False
     """The condition is false: the step succeeds without running."""
+    reuse: ReuseSpec | None = None
+    """When an earlier result may be used in place of running the step."""
 
 
 class ChildRun(_RunnerBody, kw_only=True, frozen=True):

@@ -16,7 +16,7 @@ from tenure import ids
 from tenure.clock import us
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
-from tenure.kernel.commands import PLAN_STEP_NAME, StepSpec
+from tenure.kernel.commands import PLAN_STEP_NAME, ReuseSpec, ReuseTerms, StepSpec
 from tenure.kernel.decide.ready_steps import make_ready
 from tenure.kernel.decide.validation import step_problems
 from tenure.kernel.draft import Draft, check_payload_size
@@ -219,7 +219,7 @@ def add_plan(
             open_needs += 1
         left.append(open_needs)
     steps = []
-    prefix = ids.run_text(run.id)
+    prefix, first = ids.run_text(run.id), run.steps_total
     for spec, needs_left in zip(plan, left, strict=True):
         idx = idx_of[spec.name]
         template_ref = d.payload(spec.template)
@@ -237,10 +237,17 @@ def add_plan(
             d.now,
         )
         step.template_ref = template_ref
+        if spec.reuse is not None:
+            step.reuse = _encode_reuse(spec.reuse, [idx_of[name] for name in needs[idx - first]])
         steps.append(d.add(step))
     run.steps_total += len(plan)
     run.steps_open += len(plan)
     return steps
+
+
+def _encode_reuse(reuse: ReuseSpec, needs: list[int]) -> str:
+    terms = ReuseTerms(scope=reuse.scope, digest=reuse.digest, also=reuse.also, needs=tuple(sorted(needs)))
+    return msgspec.json.encode(terms).decode()
 
 
 def build_step(
@@ -287,6 +294,10 @@ def build_step(
         None if gate is None else msgspec.json.encode(gate).decode(),
         now,
         needs_left=needs_left,
-        resolution="skip" if spec.skipped else "due" if spec.template is not None else "",
+        resolution="skip"
+        if spec.skipped
+        else "due"
+        if spec.template is not None or spec.reuse is not None
+        else "",
         condition=spec.condition,
     )

@@ -38,6 +38,7 @@ from tenure.limits import (
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
     RETRIES_MAX,
+    REUSE_SCOPES_MAX,
     RUN_TIMEOUT_SECONDS_MAX,
 )
 
@@ -250,6 +251,8 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
         yield Detail(
             f"{at}.template", "can only be set on a step of kind 'work' that has no input and is not skipped"
         )
+    if step.reuse is not None:
+        yield from _reuse_problems(f"{at}.reuse", step, step.reuse)
     if step.skipped and step.condition is None:
         yield Detail(f"{at}.skipped", "can only be set on a step with a condition")
     if step.condition is not None and not 1 <= len(step.condition.encode()) <= EXPRESSION_BYTES_MAX:
@@ -264,6 +267,17 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
         yield from _approval_problems(f"{at}.approval", approval)
     if wait is not None or step.kind == "wait":
         yield from _wait_problems(f"{at}.wait", wait or WaitSpec())
+
+
+def _reuse_problems(at: str, step: StepSpec, reuse: c.ReuseSpec) -> Iterator[Detail]:
+    if step.kind != "work" or step.skipped:
+        yield Detail(at, "can only be set on a step of kind 'work' that is not skipped")
+    if len(reuse.also) > REUSE_SCOPES_MAX:
+        yield Detail(f"{at}.also", f"must name at most {REUSE_SCOPES_MAX} scopes")
+    if not all(is_name(scope, 1, KEY_CHARS_MAX) for scope in (reuse.scope, *reuse.also)):
+        yield text_problem(f"{at}.scope", 1, KEY_CHARS_MAX)
+    if len(reuse.digest) != 2 * DIGEST_BYTES or not is_hex(reuse.digest):
+        yield Detail(f"{at}.digest", "must be a SHA-256 in hex")
 
 
 def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:
