@@ -49,9 +49,7 @@ def _check_file(file: Path, as_json: bool, *, settings: bool) -> dict[str, Any]:
         if settings:
             names = list(load_settings_file(file).repositories)
             found = {"repositories": names}
-            summary = (
-                f"settings of {count_noun(len(names), 'repository').replace('repositorys', 'repositories')}"
-            )
+            summary = f"repositories {', '.join(names)}"
         else:
             jobs = load_pipeline_file(file).jobs
             found = {"jobs": [job.instance_name(one) for job in jobs.values() for one in job.combinations]}
