@@ -176,6 +176,7 @@ class JobAttempt:
         except asyncio.CancelledError:
             if not self._lost:
                 self._work.cancel()
+                await asyncio.wait([self._work])
                 raise
             return JobOutcome(state="lost")
         finally:
@@ -289,6 +290,7 @@ class JobAttempt:
             raise _JobFailed("JOB_INVALID", str(wrong)) from None
         self._top.mkdir(mode=0o700)
         make_job_folders(self._folder, self._uid)
+        await self._log.note(f"isolation: {self._host.isolation}")
         if job.secrets and not given:
             await self._log.note("the secrets of this job are not given: its ref is not trusted")
         mirror = await self._fetch()

@@ -6,7 +6,7 @@ Laws:
 3. When a lease is lost, its job is killed at once and nothing more is sent. When a cancel is requested, the job ends within its grace period, and
    the cancel is acknowledged.
 4. `stop` claims nothing more, lets jobs finish within the grace period, and gives the rest back without counting an attempt.
-5. A runner without a sandbox does not start, unless its owner has chosen that. The isolation is recorded for each attempt.
+5. A runner without a sandbox does not start, unless its owner has chosen that. Every job's log, progress and result say so.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ FINAL_MESSAGE_PAUSE_SECONDS = 0.2
 CANCEL_SHARE = 0.5
 """How much of the cancel grace period a job has: the request may be a heartbeat old, and the log has to be stored."""
 GRACE_SECONDS = 30.0
-RUNNER_CHECKPOINT = "runner"
 
 StorageFactory = Callable[[str, str], JobStorage]
 """Makes the storage of a lease, from its id and token."""
@@ -298,7 +297,7 @@ class CiRunner:
             asked_at=lease.asked_at,
             ends_at=math.inf,
         )
-        task = asyncio.ensure_future(self._work_under(held))
+        task = asyncio.ensure_future(self._work_under(held, self._free_slots.pop()))
         self._tasks[task] = held
         task.add_done_callback(self._ended)
 
@@ -322,8 +321,7 @@ class CiRunner:
 
     # --------------------------------------------------------------------------------------------- one lease
 
-    async def _work_under(self, held: StepLease) -> None:
-        slot = self._free_slots.pop()
+    async def _work_under(self, held: StepLease, slot: int) -> None:
         try:
             await self._execute(held, slot)
         finally:
@@ -370,9 +368,11 @@ class CiRunner:
         if grace is None:
             grace = profiles.for_display(lease.profile).timing.cancel_grace_seconds * CANCEL_SHARE
 
+        unsafe = " (isolation: none)" if host.isolation.kind == "none" else ""
+
         def show_phase(phase: Phase) -> None:
             if self._heartbeater is not None:
-                self._heartbeater.progress(key, phase)
+                self._heartbeater.progress(key, f"{phase}{unsafe}")
 
         async def begin_upload() -> None:
             await held.send(c.BeginUpload(**held.address()))
@@ -392,29 +392,7 @@ class CiRunner:
             attempt.lose()
         elif held.canceled:
             attempt.cancel()
-        recording = asyncio.ensure_future(self._record_isolation(held))
-        try:
-            return await attempt.run()
-        finally:
-            await asyncio.wait([recording])
-            recording.exception()  # the final message meets the same fault
-
-    async def _record_isolation(self, held: StepLease) -> None:
-        """Law 5."""
-        host = self.host
-        facts = {
-            "runner": self.name,
-            "isolation": host.isolation.kind,
-            "landlock": host.isolation.landlock,
-            "labels": self.settings.labels,
-        }
-        await held.send(
-            c.RecordCheckpoint(
-                **held.address(),
-                name=f"{RUNNER_CHECKPOINT} {held.lease.n}",
-                output=msgspec.json.encode(facts),
-            )
-        )
+        return await attempt.run()
 
     async def _report(self, held: StepLease, outcome: JobOutcome) -> None:
         state = "lost" if held.lost else outcome.state

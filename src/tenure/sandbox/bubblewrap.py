@@ -147,6 +147,7 @@ def bubblewrap_argv(
             argv += ["--symlink", os.readlink(path), path]
         elif os.path.isdir(path):
             argv += ["--ro-bind", path, path]
+    argv += ["--perms", "0755", "--dir", "/etc"]
     for name in ETC_FILES:
         path = f"/etc/{name}"
         if os.path.exists(path):

@@ -36,14 +36,13 @@ from tenure.sandbox.bubblewrap import (
     readable_paths,
     require_bubblewrap,
 )
+from tenure.sandbox.usage_limits import PROCESSES_SPARE
 
 log = get_logger(__name__)
 
 START_SECONDS = 30.0
 """A busy machine may need this long; an idle one needs a tenth of a second."""
 PROXY_PORT = 3128
-PROCESSES_SPARE = 16
-"""How many processes above its limit a sandbox may begin before the kernel refuses: it is measured and ended first."""
 END_SECONDS = 20.0
 OUTPUT_PIPE_BYTES = 1 << 20
 STDERR_BYTES_MAX = 8_192
@@ -105,6 +104,7 @@ class Sandbox:
         self._next_id = 1
         self._stderr = b""
         self._ended = asyncio.Event()
+        self._closed = False
         self._agent = -1
         """A descriptor of the agent's process: when process 1 of a sandbox is killed, the kernel ends all others."""
         self._sending: asyncio.Task[None] | None = None
@@ -205,6 +205,10 @@ class Sandbox:
                 signal.pidfd_send_signal(self._agent, signal.SIGKILL)
 
     async def close(self) -> None:
+        """End all processes, and return when none is left. May be repeated."""
+        if self._closed:
+            return
+        self._closed = True
         self.kill()
         try:
             async with asyncio.timeout(END_SECONDS):
@@ -217,6 +221,7 @@ class Sandbox:
         self._control.close()
         if self._agent >= 0:
             os.close(self._agent)
+            self._agent = -1
 
 
 @asynccontextmanager

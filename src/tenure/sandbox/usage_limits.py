@@ -26,6 +26,8 @@ MEASURE_SECONDS = 1.0
 DISK_PAUSE_SHARE = 10.0
 """Counting files may take this part of the time: a count of a second is followed by ten seconds of pause."""
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+PROCESSES_SPARE = 16
+"""How many processes above its limit a sandbox may begin before the kernel refuses: it is measured and ended first."""
 CGROUP_REMOVE_TRIES = 50
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BLOCK_BYTES = 512
@@ -75,8 +77,12 @@ class MeasuredSandbox:
             self._on_exceeded(self.exceeded)
 
     def check_cgroup(self) -> None:
-        if self.cgroup is not None and self.cgroup.count_kills():
+        if self.cgroup is None:
+            return
+        if self.cgroup.count_kills():
             self.exceed("memory", self.limits.memory_bytes, self.limits.memory_bytes)
+        if self.cgroup.count_refused_forks():
+            self.exceed("processes", self.limits.processes + PROCESSES_SPARE, self.limits.processes)
 
     def check(self, processes: list[tuple[int, int]]) -> None:
         """Compare what was found, as (process id, resident bytes), with the limits."""
@@ -207,19 +213,16 @@ def count_disk_bytes(folders: Sequence[Path], enough: int) -> int:
 class Cgroup:
     """The cgroup of one sandbox, in the unified hierarchy or in those of memory and of process ids."""
 
-    def __init__(self, folders: list[Path], kills: tuple[Path, str]) -> None:
+    def __init__(self, folders: list[Path], kills: Path) -> None:
         self._folders = folders
         self._kills = kills
 
     def count_kills(self) -> int:
         """How many processes the kernel has ended because of the memory limit."""
-        file, name = self._kills
-        with suppress(OSError, ValueError):
-            for line in file.read_text(encoding="ascii").splitlines():
-                key, _, value = line.partition(" ")
-                if key == name:
-                    return int(value)
-        return 0
+        return _read_count(self._kills, "oom_kill")
+
+    def count_refused_forks(self) -> int:
+        return _read_count(self._folders[-1] / "pids.events", "max")
 
     async def remove(self) -> None:
         for folder in self._folders:
@@ -232,6 +235,15 @@ class Cgroup:
                     await asyncio.sleep(0.02)
                 else:
                     break
+
+
+def _read_count(file: Path, name: str) -> int:
+    with suppress(OSError, ValueError):
+        for line in file.read_text(encoding="ascii").splitlines():
+            key, _, value = line.partition(" ")
+            if key == name:
+                return int(value)
+    return 0
 
 
 def _list_tree(pid: int) -> list[int]:
@@ -283,19 +295,19 @@ def _build_unified(name: str, limits: UsageLimits, pids: Sequence[int], folders:
     (folder / "memory.max").write_text(str(limits.memory_bytes), encoding="ascii")
     with suppress(OSError):
         (folder / "memory.swap.max").write_text("0", encoding="ascii")
-    (folder / "pids.max").write_text(str(limits.processes * 2 + 64), encoding="ascii")
+    (folder / "pids.max").write_text(str(limits.processes + PROCESSES_SPARE), encoding="ascii")
     _move(folder, pids)
-    return Cgroup(folders, (folder / "memory.events", "oom_kill"))
+    return Cgroup(folders, folder / "memory.events")
 
 
 def _build_separate(name: str, limits: UsageLimits, pids: Sequence[int], folders: list[Path]) -> Cgroup:
     for controller, file, value in (
         ("memory", "memory.limit_in_bytes", limits.memory_bytes),
-        ("pids", "pids.max", limits.processes * 2 + 64),
+        ("pids", "pids.max", limits.processes + PROCESSES_SPARE),
     ):
         folder = CGROUP_ROOT / controller / _own_cgroup(controller) / name
         folder.mkdir()
         folders.append(folder)
         (folder / file).write_text(str(value), encoding="ascii")
         _move(folder, pids)
-    return Cgroup(folders, (folders[0] / "memory.oom_control", "oom_kill"))
+    return Cgroup(folders, folders[0] / "memory.oom_control")
