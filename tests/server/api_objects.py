@@ -94,6 +94,7 @@ class Objects:
         self.site = s
         self._document = document
         self._folder = folder
+        self._job_requests: dict[str, PreparedRequest] = {}
         self._number = itertools.count(1)
         self._names: dict[str, str] = {}
         self._hooks: dict[str, str] = {}
@@ -139,7 +140,9 @@ class Objects:
         """A request to a route whose path names existing objects."""
         template = route.partition(" ")[2]
         if template.startswith(JOB_FILES):
-            return await self._job_request(route)
+            if route not in self._job_requests:
+                self._job_requests[route] = await self._job_request(route)
+            return self._job_requests[route]
         names, token = await self._path_names(route)
         body = body_for(self._document, route).get("json")
         text = b"" if body is None else json.dumps({**body, **self._valid_fields(route, names)}).encode()
