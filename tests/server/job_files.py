@@ -26,7 +26,7 @@ def job(scope: str = "trusted:web", commit: str = COMMIT) -> dict[str, Any]:
 
 
 def step(name: str = "build", *needs: str, **how: Any) -> dict[str, Any]:
-    return {"name": name, "tool": "build", "needs": list(needs), "input": job(), "retries": 2, **how}
+    return {"name": name, "tool": "ci.job", "needs": list(needs), "input": job(), "retries": 2, **how}
 
 
 async def start(s: Site, *steps: dict[str, Any]) -> str:
@@ -102,5 +102,8 @@ _claims = iter(range(1_000_000))
 
 async def lease(s: Site, tenant: str = "acme") -> JobLease:
     """Claim the next job."""
-    (found,) = await claim(await s.as_("runner", tenant=tenant), f"job-{next(_claims)}", max=1, ack=True)
+    runner = await s.as_("runner", tenant=tenant)
+    (found,) = await claim(
+        runner, f"job-{next(_claims)}", capabilities=["default|tool:ci.job"], max=1, ack=True
+    )
     return JobLease(found, await s.caller(found["token"]))

@@ -279,5 +279,6 @@ def _read_log(step: str, place: str, data: bytes) -> JobLog:
         )
     except (KeyError, ValueError) as wrong:
         raise TenureError(
-            "UPSTREAM_UNAVAILABLE", f"the server's response has no valid header Tenure-Log: {place[:100]!r}"
+            "UPSTREAM_UNAVAILABLE",
+            f"the server's response does not say which bytes of the log it has: {place[:100]!r}",
         ) from wrong

@@ -32,7 +32,7 @@ class UploadBegin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     kind: Literal["artifact", "cache"]
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=CACHE_KEY_CHARS_MAX)]
     """The artifact's name, or the cache's key."""
-    nonce: Annotated[str, msgspec.Meta(min_length=16, max_length=64)]
+    nonce: Annotated[str, msgspec.Meta(max_length=64)]
     """A random text of your own, new for each upload: the same one again finds the same upload."""
     retention_seconds: int | None = None
     """When an artifact may be deleted, counted from its completion. Absent: with its run."""

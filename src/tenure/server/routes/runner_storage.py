@@ -24,9 +24,7 @@ from tenure.services.runners.job_storage import UploadSummary
 from tenure.shapes.test_reports import TestReport
 from tenure.worker import storage_protocol as p
 
-Key = Annotated[
-    str, QueryParameter(description="The key of a cache.", min_length=1, max_length=CACHE_KEY_CHARS_MAX)
-]
+Key = Annotated[str, QueryParameter(description="The key of a cache.", max_length=CACHE_KEY_CHARS_MAX)]
 
 
 @put(
@@ -44,7 +42,7 @@ async def append_log(
         QueryParameter(
             description="The number of the first byte in the log.", ge=0, le=LOG_BYTES_PER_ATTEMPT_MAX
         ),
-    ],
+    ] = 0,
 ) -> p.LogChunkReply:
     """The body is the bytes, up to 1 MiB; `Tenure-Digest` their digest. Chunks are numbered 1, 2, 3 … and follow each other. The same
     chunk again changes nothing. For ten minutes after the lease's end it is accepted and marked late."""
@@ -120,7 +118,7 @@ async def download_needed(request: ApiRequest, lease_id: FromPath[str], job: Fro
 async def download_cache(
     request: ApiRequest,
     lease_id: FromPath[str],
-    key: Key,
+    key: Key = "",
     fallback: Annotated[
         list[str] | None,
         QueryParameter(

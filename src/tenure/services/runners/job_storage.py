@@ -351,9 +351,7 @@ class RunnerStorage:
 async def _check_body(body: bytes, digest: str, bytes_max: int) -> None:
     """Refuse bytes that are not those that the runner states."""
     if not _DIGEST.fullmatch(digest):
-        raise TenureError(
-            "INVALID_INPUT", "the header Tenure-Digest must be `sha256:` and 64 hexadecimal digits"
-        )
+        raise TenureError("INVALID_INPUT", "the stated digest must be `sha256:` and 64 hexadecimal digits")
     if not 1 <= len(body) <= bytes_max:
         raise TenureError("INVALID_INPUT", f"the body must have 1 to {bytes_max} bytes; it has {len(body)}")
     found = f"sha256:{(await run_in_pool(sha256, body)).hexdigest()}"
