@@ -36,6 +36,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),
     ),
     ("Schedules", ("SCHEDULE_",)),
+    ("Reports to the VCS", ("REPORT_", "VCS_")),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
     ("Actions and receipts", ("ACT_", "ACTION_", "WRITES_", "BUDGET_", "RECEIPT_")),
