@@ -50,6 +50,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("Files and logs of jobs", ("UPLOAD_", "CACHE_", "LOG_", "ARTIFACT_EXPIRED")),
     ("Schedules", ("SCHEDULE_",)),
+    ("Reports to the VCS", ("REPORT_", "VCS_")),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
     ("Actions and receipts", ("ACT_", "ACTION_", "WRITES_", "BUDGET_", "RECEIPT_")),

@@ -163,7 +163,6 @@ async def test_annotations_of_a_job_are_shown_once_even_if_the_answer_is_lost(
 # ------------------------------------------------------------------------------- crashes, outages, limits
 
 
-@pytest.mark.clause("DCI-06")
 async def test_nothing_is_lost_or_doubled_when_answers_are_lost(
     url: str, github: tuple[GitHubDouble, Path]
 ) -> None:
@@ -303,7 +302,6 @@ async def test_a_target_that_is_wrong_is_refused_for_good(
         assert (await v.run(run)).reported_at is None
 
 
-@pytest.mark.clause("DCI-24")
 async def test_only_the_reporter_of_the_target_makes_a_run_reported(
     tmp_path: Path, github: tuple[GitHubDouble, Path]
 ) -> None:

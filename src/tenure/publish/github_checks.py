@@ -87,7 +87,7 @@ class GitHubChecks:
 
     async def create(self, state: CheckState) -> int:
         made = await self._request("POST", "/check-runs", {**state.body(), "head_sha": self._target.head_sha})
-        return _id_of(made)
+        return read_id(made)
 
     async def update(self, check_id: int, state: CheckState) -> None:
         await self._request("PATCH", f"/check-runs/{check_id}", state.body())
@@ -96,18 +96,18 @@ class GitHubChecks:
         found = await self._request("GET", f"/check-runs/{check_id}")
         return found if isinstance(found, dict) else {}
 
-    async def find(self, state: CheckState) -> int | None:
+    async def find(self, state: CheckState) -> dict[str, Any] | None:
         """The check run that was created for a state, if there is one (law 3)."""
         where = f"/commits/{self._target.head_sha}/check-runs"
         rows = await self._rows(where, "check_runs", check_name=state.name, filter="all")
         same = [row for row in rows if row.get("external_id") == state.external_id]
-        return min((_id_of(row) for row in same), default=None)
+        return min(same, key=read_id, default=None)
 
     async def read_all(self) -> dict[int, dict[str, Any]]:
         """The newest check run of every name, by id."""
         where = f"/commits/{self._target.head_sha}/check-runs"
         rows = await self._rows(where, "check_runs", filter="latest")
-        return {_id_of(row): row for row in rows}
+        return {read_id(row): row for row in rows}
 
     # ---------------------------------------------------------------------------------------------- statuses
 
@@ -120,7 +120,8 @@ class GitHubChecks:
         return any(state.is_shown_by(row) for row in rows)
 
 
-def _id_of(row: Any) -> int:
+def read_id(row: Any) -> int:
+    """The id of a check run."""
     found = row.get("id") if isinstance(row, dict) else None
     if not isinstance(found, int):
         raise ReportPostponed("GitHub's answer contains no id of a check run")

@@ -5,8 +5,8 @@ Laws:
    a process that has lost a report sends nothing more for it.
 2. It reads the run's rows and writes what differs. So intermediate states are merged, nothing goes backwards (I62), and nothing is lost
    when the feed is.
-3. Before something is created, the intention is recorded. After a crash or a lost answer it is looked for first, so that there is one
-   check run for each job.
+3. Before something is written, the intention is recorded. After a crash or a lost answer it is looked for first, so that there is one
+   check run for each job, and a process that crashes again and again still makes progress.
 4. A run is REPORTED only after the VCS has accepted its final state and shown it when it was read back (I63).
 5. What fails is tried again, without end, with growing pauses; a rate limit pauses its installation until it is over. What the VCS
    refuses for good is listed, and the run is not REPORTED; a person can retry it.
@@ -46,7 +46,7 @@ from tenure.publish.check_states import (
     make_subject,
     wanted_payloads,
 )
-from tenure.publish.github_checks import GitHubChecks, ReportPostponed, ReportRefused
+from tenure.publish.github_checks import GitHubChecks, ReportPostponed, ReportRefused, read_id
 from tenure.publish.vcs_settings import VcsInstallation, VcsSettings
 from tenure.reads.payloads import decode_payload
 from tenure.shapes.reports import VcsTarget
@@ -387,27 +387,27 @@ class _CheckWriter:
             state = msgspec.structs.replace(state, phase=row.phase)
         if row is not None and row.digest == state.digest:
             return
-        if row is None:
-            await self._record(state.part, None, 0, _NOTHING)
-        elif row.check_id is None:
-            found = await self._api.find(state)  # its creation may have been lost (law 3)
-            if found is not None:
-                row = VcsCheckRow(row.run_id, row.part, found, row.phase, _NOTHING)
-        check_id = None if row is None else row.check_id
-        if check_id is None:
-            check_id = await self._api.create(state)
-        elif not await self._is_written(row, check_id, state):
-            if state.annotations:
-                # GitHub adds the annotations of each request to those that are there.
-                await self._record(state.part, check_id, row.phase if row else 0, _NOTHING)
-            await self._api.update(check_id, state)
+        check_id = await self._find_or_create(row, state)
         await self._record(state.part, check_id, state.phase, state.digest)
 
-    async def _is_written(self, row: VcsCheckRow | None, check_id: int, state: CheckState) -> bool:
-        """Whether an interrupted write of annotations has reached GitHub."""
-        if row is None or row.digest != _NOTHING or not state.annotations:
-            return False
-        return state.is_shown_by(await self._api.read(check_id))
+    async def _find_or_create(self, row: VcsCheckRow | None, state: CheckState) -> int:
+        """Make GitHub show a state, and return the id of its check run. An interrupted write is looked for first (law 3): a second check
+        run, or a second set of annotations, could not be taken back."""
+        if row is None:
+            await self._record(state.part, None, 0, _NOTHING)
+            return await self._api.create(state)
+        if row.check_id is None:
+            found = await self._api.find(state)
+        elif row.digest == _NOTHING:
+            found = await self._api.read(row.check_id)
+        else:
+            found = {"id": row.check_id}
+            await self._record(state.part, row.check_id, row.phase, _NOTHING)
+        if found is None:
+            return await self._api.create(state)
+        if not state.is_shown_by(found):
+            await self._api.update(read_id(found), state)
+        return read_id(found)
 
     async def write_status(self, state: StatusState) -> None:
         row = self._known.get(STATUS_PART)
