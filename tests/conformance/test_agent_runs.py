@@ -176,7 +176,6 @@ async def _history_of_a_long_run(place: Place) -> list[object]:
     return history
 
 
-@pytest.mark.clause("AGR-12")
 async def test_every_store_records_the_same_history(tmp_path: Path, postgres_place: Place) -> None:
     on_sqlite = await _history_of_a_long_run(Place("sqlite", str(tmp_path / "world.db")))
     on_postgres = await _history_of_a_long_run(postgres_place)
@@ -184,7 +183,6 @@ async def test_every_store_records_the_same_history(tmp_path: Path, postgres_pla
     assert on_sqlite[-1] == ["requested", "queued", "running", "failed"]
 
 
-@pytest.mark.clause("AGR-12")
 async def test_every_transition_of_the_document_is_walked_on_this_store(place: Place) -> None:
     async with World(place) as w:
         done = await w.create(profile=AGR, plan=["a"])

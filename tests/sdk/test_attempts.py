@@ -73,7 +73,6 @@ async def test_backoff_follows_the_clock() -> None:
         assert lab.now - begun == timedelta(seconds=1 + 10 + 3600) + (lab.now - begun) % timedelta(seconds=1)
 
 
-@pytest.mark.clause("AGR-09")
 async def test_after_the_last_try_the_run_fails_with_a_code_and_a_message(
     url: str | None,
 ) -> None:

@@ -116,7 +116,6 @@ EXPECTED_EVENTS = [
 ]
 
 
-@pytest.mark.clause("AGR-07")
 async def test_a_stream_reports_a_run_in_the_words_of_its_profile(url: str) -> None:
     async with site(url) as s, listening(await s.as_("viewer")) as listener:
         run = await work(s, s.engine)
@@ -127,7 +126,6 @@ async def test_a_stream_reports_a_run_in_the_words_of_its_profile(url: str) -> N
         assert {"type": "run.step.completed", "runId": run, "step": 1} in heard
 
 
-@pytest.mark.clause("AGR-07")
 async def test_a_stream_reports_approvals_by_id(url: str) -> None:
     only = ["approval.requested", "proposal.created"]
     async with site(url) as s, listening(await s.as_("viewer"), type=only) as listener:

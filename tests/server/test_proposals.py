@@ -14,7 +14,7 @@ async def proposing(names: list[str]) -> int:
     return len(names)
 
 
-@pytest.mark.clause("AGR-06", "AGR-13")
+@pytest.mark.clause("AGR-13")
 async def test_proposals_are_listed_counted_and_decided_after_their_run(url: str) -> None:
     async with site(url) as s:
         viewer, ada, bob = await s.as_("viewer"), await s.person("ada"), await s.person("bob")

@@ -2,13 +2,10 @@
 
 import asyncio
 
-import pytest
-
 from tenure.reads.status_batch import StatusBatcher
 from tests.server.stage import problem, site
 
 
-@pytest.mark.clause("AGR-06")
 async def test_an_unchanged_status_gets_304(url: str) -> None:
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")

@@ -366,7 +366,7 @@ class Engine:
         plan: PlanLike | None,
         *,
         input: Any = None,  # noqa: A002 - the word users know it by
-        profile: str = "agent-runs",
+        profile: str = c.DEFAULT_PROFILE,
         code_version: str = "1",
         **options: Unpack[StartOptionsDict],
     ) -> str:
