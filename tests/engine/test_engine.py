@@ -154,7 +154,7 @@ async def test_a_cancel_is_final(url: str) -> None:
         assert error.data["status"] == "canceled"
         await refused("RUN_TERMINAL_STATE", engine.cancel(run))
 
-        held = await engine.create("w", [BUILD])
+        held = await engine.create("w", [BUILD], profile="agent-runs")
         lease = await engine.claim()
         assert await engine.cancel(held, reason="NOT_NEEDED") == "canceling"
         assert (await engine.runs.explain(held)).reason == "canceling"

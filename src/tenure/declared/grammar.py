@@ -21,6 +21,7 @@ from tenure.expressions.schema import (
 )
 from tenure.expressions.yaml_document import FileProblems, Path, YamlNode
 from tenure.kernel import profiles
+from tenure.kernel.commands import DEFAULT_PROFILE
 from tenure.kernel.profile import NAME_PATTERN
 from tenure.limits import (
     EXPRESSION_BYTES_MAX,
@@ -31,7 +32,6 @@ from tenure.limits import (
     WORKFLOW_STEPS_MAX,
 )
 
-DEFAULT_PROFILE = "agent-runs"
 TYPES = ("string", "integer", "number", "boolean", "array", "object")
 
 _WORD = r"[A-Za-z_][A-Za-z0-9_]{0,99}"

@@ -10,7 +10,7 @@ import msgspec
 
 from tenure import custom_profiles
 from tenure.canonical import canonical
-from tenure.declared.grammar import DEFAULT_PROFILE, WORKFLOW
+from tenure.declared.grammar import WORKFLOW
 from tenure.declared.model import (
     ApprovalQuestion,
     DeclaredStep,
@@ -26,6 +26,7 @@ from tenure.errors import TenureError
 from tenure.expressions.schema import MISSING, VariantValue
 from tenure.expressions.yaml_document import FileProblems, read_yaml
 from tenure.kernel import profiles
+from tenure.kernel.commands import DEFAULT_PROFILE
 from tenure.kernel.run_terms import NO_TERMS, RunTerms
 
 VERSION_DIGITS = 12

@@ -374,7 +374,7 @@ class Engine:
         *,
         planner: Planner | Mapping[str, Any] | None = None,
         input: Any = None,  # noqa: A002 - the word users know it by
-        profile: str = "agent-runs",
+        profile: str = c.DEFAULT_PROFILE,
         code_version: str = "1",
         **options: Unpack[StartOptionsDict],
     ) -> str:

@@ -9,6 +9,9 @@ import msgspec
 from tenure.kernel.costs import Cost
 from tenure.kernel.run_terms import NO_TERMS, RunTerms
 
+DEFAULT_PROFILE = "tenure"
+"""The profile of runs whose workflow, plan or request names none."""
+
 Tier = Literal["low", "med", "high"]
 TIERS: tuple[str, ...] = get_args(Tier)
 """From the lowest risk to the highest."""
@@ -193,7 +196,7 @@ class RunRequest(Command, frozen=True, gc=False, kw_only=True):
 
     workflow: str
     code_version: str = "1"
-    profile: str = "agent-runs"
+    profile: str = DEFAULT_PROFILE
     plan: tuple[StepSpec, ...] = (BODY_STEP,)
     """Its steps; or one step of kind `plan`, whose `Complete` brings them."""
     input: bytes | None = None

@@ -85,7 +85,7 @@ def create(
     ],
     profile: Annotated[
         str, typer.Option("--profile", help="The lifecycle, see `tenure lifecycle list`.")
-    ] = "agent-runs",
+    ] = "tenure",
     given: Annotated[
         str | None, typer.Option("--input", help="The run's input: JSON, or @FILE with JSON.")
     ] = None,
