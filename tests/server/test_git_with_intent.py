@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,12 +22,12 @@ from tenure.govern.connectors.http_service import HttpService
 from tenure.outbound.address_rules import AllowedNetworks
 from tenure.outbound.urls import OutboundRoute
 from tenure.sdk import StepFunction, Workflow
-from tenure.testing.doubles import GitHubDouble
+from tenure.testing.doubles import Double, DoubleReply, DoubleRequest, GitHubDouble
 from tests.server.stage import Site, site
 from tests.server.test_profile_documents import list_document_fields
 from tests.server.test_schedules import NIGHTLY
 from tests.server.webhook_senders import SECRET, SECRET_NAME, GitHub, Sender, Slack, make_hook, pull_request
-from tests.server.workflows import register
+from tests.server.workflows import patient, register
 
 GWI = {"profile": "git-with-intent"}
 REPO, NUMBER = "octo/widgets", 7
@@ -388,3 +393,88 @@ async def test_every_transition_shows_its_context(url: str, github: GitHubDouble
         events = (await operator.get(f"/runs/{late}/events")).json()["items"]
         [over] = [event for event in events if event["kind"] == "wait_over"]
         assert (over["initiator"], over["actor"]) == ("timeout", "system:sweeper")
+
+
+# ------------------------------------------------------------------------------------------ keys in process
+
+
+class StuckStorage(Double):
+    """Object storage that does not answer until the test ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = threading.Event()
+
+    def handle(self, request: DoubleRequest) -> DoubleReply:  # every request gets stuck
+        self.over.wait(120)
+        return DoubleReply(500)
+
+
+@pytest.mark.clause("GWI-12", "GWI-15")
+@pytest.mark.guard_seconds(120)
+async def test_a_request_whose_server_is_killed_is_taken_over_when_its_lock_expires(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One server is killed in the middle of a request. Another one answers 202, later takes the request over, and then repeats its answer."""
+    monkeypatch.setenv("TENURE_ARTIFACTS", str(tmp_path / "artifacts"))
+    with StuckStorage() as storage:
+        async with site(url) as s:
+            operator = await s.as_("operator", "viewer")
+            await register(s.engine, patient)
+            run = await start(operator, "patient", timeout="30d")
+            async with s.engine.worker(patient):
+                await s.engine.scoped(tenant="acme").run(run).reaches("waiting_external", wait=30)
+
+            async def send(caller: httpx.AsyncClient, text: str = "x") -> httpx.Response:
+                return await caller.post(
+                    f"/runs/{run}/signals/news",
+                    json={"data": text * 300_000},  # large: it goes to the storage first
+                    headers={"Idempotency-Key": "k"},
+                )
+
+            stuck = {
+                "TENURE_ARTIFACTS": "s3://bucket",
+                "AWS_ENDPOINT": storage.url,
+                "AWS_ALLOW_HTTP": "true",
+                "AWS_ACCESS_KEY_ID": "k",
+                "AWS_SECRET_ACCESS_KEY": "s",
+                "AWS_REGION": "us-east-1",
+            }
+            server = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tenure.cli", "serve", "--port", "0", "--no-migrate", "--db", url),
+                env={**os.environ, **stuck},
+                cwd=tmp_path,
+                stdout=asyncio.subprocess.PIPE,
+            )
+            assert server.stdout is not None
+            try:
+                address = json.loads(await server.stdout.readline())["address"]
+                headers = {"Authorization": operator.headers["Authorization"]}
+                async with httpx.AsyncClient(base_url=address, headers=headers, timeout=60) as there:
+                    asked = asyncio.create_task(send(there))
+                    while not storage.requests:
+                        assert not asked.done(), asked.result()
+                        await asyncio.sleep(0.01)
+                    answers = [await send(operator), await send(there), await send(operator, "y")]
+                    server.kill()
+                    with pytest.raises(httpx.HTTPError):
+                        await asked
+            finally:
+                if server.returncode is None:
+                    server.kill()
+                await server.wait()
+                storage.over.set()
+            assert [answer.status_code for answer in answers] == [202, 202, 409]
+            assert answers[0].json() == {"status": "processing", "run_id": run}
+            assert answers[2].json()["error"]["code"] == "IDEMPOTENCY_CONFLICT"
+            assert (await send(operator)).status_code == 202, "its lock is held"
+            s.engine.store.shift_clock(us(301))
+            done = await send(operator)
+            assert (done.status_code, done.json()["taken"]) == (200, True)
+            again = await send(operator)
+            assert (again.content, again.headers["idempotency-replayed"]) == (done.content, "true")
+            events = (await operator.get(f"/runs/{run}/events")).json()["items"]
+            assert [event["kind"] for event in events].count("deliver_event") == 1
+            s.engine.store.shift_clock(us(301 + 86_400))
+            late = await send(operator)
+            assert (late.status_code, late.json()["error"]["code"]) == (409, "IDEMPOTENCY_EXPIRED")

@@ -33,7 +33,7 @@ REQUEST_SECONDS = 20.0
 TOKEN_SECONDS = 3_600
 TOKEN_MARGIN_SECONDS = 120.0
 LIST_PAGE = 300
-_CONFLICTS = frozenset({"FAILED_PRECONDITION", "ALREADY_EXISTS", "ABORTED", "NOT_FOUND"})
+_CONFLICT_STATUSES = "FAILED_PRECONDITION ALREADY_EXISTS ABORTED NOT_FOUND"
 _GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
@@ -234,7 +234,7 @@ def _fault(answer: HttpResponse) -> Exception:
     status = str(error.get("status", "")) if isinstance(error, dict) else str(error or "")
     message = str(error.get("message", ""))[:300] if isinstance(error, dict) else ""
     text = f"Firestore answered {answer.status} {status}: {message}"
-    if status in _CONFLICTS or answer.status == 409:
+    if (status and status in _CONFLICT_STATUSES.split()) or answer.status == 409:
         return FirestoreConflict(text)
     # 401: the token has expired. 429 and 5xx pass.
     if answer.status in (401, 408, 429) or answer.status >= 500:

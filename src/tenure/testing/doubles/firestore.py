@@ -50,8 +50,11 @@ class FirestoreDocument(msgspec.Struct):
 
 class FirestoreRefusal(Exception):
     def __init__(self, code: int, status: str, message: str) -> None:
+        """`status` is Firestore's own word, in lower case."""
         super().__init__(message)
-        self.reply = DoubleReply(code, {"error": {"code": code, "status": status, "message": message}})
+        self.reply = DoubleReply(
+            code, {"error": {"code": code, "status": status.upper(), "message": message}}
+        )
 
 
 class FirestoreDouble(Double):
@@ -79,7 +82,7 @@ class FirestoreDouble(Double):
             if request.parts == ("token",):
                 return self._give_token(request)
             if self._account and request.headers.get("authorization", "")[7:] not in self.tokens:
-                raise FirestoreRefusal(401, "UNAUTHENTICATED", "the token is missing or has expired")
+                raise FirestoreRefusal(401, "unauthenticated", "the token is missing or has expired")
             root, _, below = "/".join(request.parts).partition("/documents")
             root = f"{root.removeprefix('v1/')}/documents"
             if below == ":batchGet":
@@ -88,7 +91,7 @@ class FirestoreDouble(Double):
                 return self._commit(root, request.json())
             if request.method == "GET" and below.count("/") % 2 == 1:
                 return self._list(root, below.removeprefix("/"), request)
-            raise FirestoreRefusal(404, "NOT_FOUND", "no such method")
+            raise FirestoreRefusal(404, "not_found", "no such method")
         except FirestoreRefusal as refused:
             return refused.reply
 
@@ -132,7 +135,7 @@ class FirestoreDouble(Double):
     def _commit(self, root: str, asked: dict[str, Any]) -> DoubleReply:
         writes = asked["writes"]
         if len(writes) > WRITES_MAX:
-            raise FirestoreRefusal(400, "INVALID_ARGUMENT", f"maximum {WRITES_MAX} writes")
+            raise FirestoreRefusal(400, "invalid_argument", f"maximum {WRITES_MAX} writes")
         planned: list[tuple[str, dict[str, Any] | None]] = []
         for write in writes:
             fields = write["update"]["fields"] if "update" in write else None
@@ -155,13 +158,13 @@ class FirestoreDouble(Double):
     def _check_precondition(self, path: str, expected: dict[str, Any]) -> None:
         found = self.documents.get(path)
         if expected.get("exists") is False and found is not None:
-            raise FirestoreRefusal(409, "ALREADY_EXISTS", f"Document already exists: {path}")
+            raise FirestoreRefusal(409, "already_exists", f"Document already exists: {path}")
         if expected.get("exists") is True and found is None:
-            raise FirestoreRefusal(404, "NOT_FOUND", f"No document to update: {path}")
+            raise FirestoreRefusal(404, "not_found", f"No document to update: {path}")
         given = expected.get("updateTime")
         if given is not None and (found is None or found.updated != given):
             raise FirestoreRefusal(
-                400, "FAILED_PRECONDITION", f"the stored version of {path} does not match {given}"
+                400, "failed_precondition", f"the stored version of {path} does not match {given}"
             )
 
     def _give_token(self, request: DoubleRequest) -> DoubleReply:
@@ -199,31 +202,31 @@ def _check_document(name: str, path: str, fields: dict[str, Any] | None) -> None
         or len(part) > 1_500
         for part in parts
     ):
-        raise FirestoreRefusal(400, "INVALID_ARGUMENT", f"invalid document name {name}")
+        raise FirestoreRefusal(400, "invalid_argument", f"invalid document name {name}")
     if fields is None:
         return
     if len(msgspec.json.encode(fields)) > DOCUMENT_BYTES_MAX:
-        raise FirestoreRefusal(400, "INVALID_ARGUMENT", f"Document {name} exceeds the maximum size")
+        raise FirestoreRefusal(400, "invalid_argument", f"Document {name} exceeds the maximum size")
     _check_fields(fields, 1)
 
 
 def _check_fields(fields: dict[str, Any], depth: int) -> None:
     for field, value in fields.items():
         if not field or (field.startswith("__") and field.endswith("__")):
-            raise FirestoreRefusal(400, "INVALID_ARGUMENT", f"invalid field name {field!r}")
+            raise FirestoreRefusal(400, "invalid_argument", f"invalid field name {field!r}")
         _check_value(value, depth)
 
 
 def _check_value(value: Any, depth: int) -> None:
     if depth > DEPTH_MAX or not isinstance(value, dict) or len(value) != 1 or not value.keys() <= _KINDS:
-        raise FirestoreRefusal(400, "INVALID_ARGUMENT", "invalid value")
+        raise FirestoreRefusal(400, "invalid_argument", "invalid value")
     [(kind, held)] = value.items()
     if kind == "integerValue" and not isinstance(held, str):
-        raise FirestoreRefusal(400, "INVALID_ARGUMENT", "an integerValue is a string")
+        raise FirestoreRefusal(400, "invalid_argument", "an integerValue is a string")
     if kind == "mapValue":
         _check_fields(held.get("fields", {}), depth + 1)
     if kind == "arrayValue":
         for one in held.get("values", ()):
             if "arrayValue" in one:
-                raise FirestoreRefusal(400, "INVALID_ARGUMENT", "Nested arrays are not allowed")
+                raise FirestoreRefusal(400, "invalid_argument", "Nested arrays are not allowed")
             _check_value(one, depth + 1)

@@ -313,22 +313,22 @@ class GitHubRepositories:
             return self._update_refs(given)
         if "revertPullRequest" in query:
             return self._revert(given)
-        return _refuse("UNDEFINED_FIELD", "the double knows no such operation")
+        return _refuse("undefined_field", "the double knows no such operation")
 
     def _commit_on_branch(self, given: dict[str, Any]) -> DoubleReply:
         repository = self.repositories.get(given["branch"]["repositoryNameWithOwner"])
         branch = given["branch"]["branchName"]
         if repository is None or branch not in repository.branches:
-            return _refuse("NOT_FOUND", f"No such branch {branch}")
+            return _refuse("not_found", f"No such branch {branch}")
         tip = repository.branches[branch]
         if tip != given["expectedHeadOid"]:
             expected = given["expectedHeadOid"]
-            return _refuse("STALE_DATA", f'Expected branch to point to "{expected}" but it points to "{tip}"')
+            return _refuse("stale_data", f'Expected branch to point to "{expected}" but it points to "{tip}"')
         files = dict(repository.commits[tip].files)
         changes = given.get("fileChanges", {})
         for gone in changes.get("deletions", ()):
             if files.pop(gone["path"], None) is None:
-                return _refuse("UNPROCESSABLE", f"{gone['path']} does not exist")
+                return _refuse("unprocessable", f"{gone['path']} does not exist")
         for added in changes.get("additions", ()):
             files[added["path"]] = base64.b64decode(added["contents"])
         message = given["message"]
@@ -341,16 +341,16 @@ class GitHubRepositories:
     def _update_refs(self, given: dict[str, Any]) -> DoubleReply:
         repository = self.repositories.get(str(given["repositoryId"]).removeprefix("R_"))
         if repository is None:
-            return _refuse("NOT_FOUND", "Could not resolve to a node")
+            return _refuse("not_found", "Could not resolve to a node")
         for update in given["refUpdates"]:
             name = update["name"].removeprefix("refs/heads/")
             tip = repository.branches.get(name, _ZERO)
             if update.get("beforeOid", tip) != tip:
-                return _refuse("STALE_DATA", f"{name} is at {tip}, not at {update['beforeOid']}")
+                return _refuse("stale_data", f"{name} is at {tip}, not at {update['beforeOid']}")
             if name in repository.protected:
-                return _refuse("FORBIDDEN", f"Cannot force-push to the protected branch {name}")
+                return _refuse("forbidden", f"Cannot force-push to the protected branch {name}")
             if update["afterOid"] not in (*repository.commits, _ZERO):
-                return _refuse("UNPROCESSABLE", f"Object {update['afterOid']} does not exist")
+                return _refuse("unprocessable", f"Object {update['afterOid']} does not exist")
         for update in given["refUpdates"]:
             name = update["name"].removeprefix("refs/heads/")
             if update["afterOid"] == _ZERO:
@@ -364,7 +364,7 @@ class GitHubRepositories:
         repository = self.repositories[name]
         pull = repository.pulls[int(number)]
         if pull.merge_commit is None:
-            return _refuse("UNPROCESSABLE", "The pull request is not merged")
+            return _refuse("unprocessable", "The pull request is not merged")
         merge = repository.commits[pull.merge_commit]
         before = repository.commits[merge.parents[0]].files
         tip = repository.commits[repository.branches[pull.base]]
@@ -537,7 +537,7 @@ def _merge(repository: GitRepository, pull: GitPull, asked: dict[str, Any]) -> D
 
 
 def _refuse(kind: str, message: str) -> DoubleReply:
-    return DoubleReply(200, {"data": None, "errors": [{"type": kind, "message": message}]})
+    return DoubleReply(200, {"data": None, "errors": [{"type": kind.upper(), "message": message}]})
 
 
 def _page(request: DoubleRequest, rows: list[Any]) -> list[Any]:
