@@ -14,6 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from tenure.client.approvals import RemoteApprovals, RemoteConfirmations
+from tenure.client.ci import RemoteCiRuns
 from tenure.client.evidence import RemoteEvidence
 from tenure.client.hooks import RemoteHooks
 from tenure.client.identity import RemoteClients, RemoteKeys, RemotePeople, RemoteTenants
@@ -52,6 +53,7 @@ class Client:
         self.policies = RemotePolicies(self.transport)
         self.freezes = RemoteFreezes(self.transport)
         self.hooks = RemoteHooks(self.transport)
+        self.ci = RemoteCiRuns(self.transport)
         self.reports = RemoteReports(self.transport)
         self.confirmations = RemoteConfirmations(self.transport)
         self.people = RemotePeople(self.transport)

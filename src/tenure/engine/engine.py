@@ -16,7 +16,7 @@ import msgspec
 
 from tenure import clock, custom_profiles, ids
 from tenure.artifacts import NO_PLACE_MESSAGE, ArtifactStore, artifact_place
-from tenure.config import choose_database, choose_patience
+from tenure.config import choose_ci_file, choose_database, choose_patience
 from tenure.declared import DeclaredWorkflow
 from tenure.declared.step_resolver import StepResolver
 from tenure.durations import parse_duration
@@ -47,6 +47,7 @@ from tenure.reads.run_list import FOREVER_US
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 from tenure.services.approvals import Approvals
 from tenure.services.catalog import Workflows
+from tenure.services.ci_runs import CiRuns
 from tenure.services.confirmations import Confirmations
 from tenure.services.costs import Costs
 from tenure.services.evidence import Evidence
@@ -84,7 +85,7 @@ class Engine:
 
     `url` is `sqlite:PATH`, a path, or a postgresql:// DSN. The everyday calls are methods of the engine; the others are in
     groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `policies`,
-    `freezes`, `hooks`, `reports`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
+    `freezes`, `hooks`, `ci`, `reports`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
     """
 
     def __init__(
@@ -105,12 +106,13 @@ class Engine:
         listen_url: str | None = None,
         wait_for_database: str | float | timedelta = 0,
         publish: str | None = None,
+        ci: str | Path | None = None,
     ) -> None:
         """`only_reads`: send no command and sweep nothing; the database may be read-only. `evidence`: seal runs that end,
         signed if there is a `signing_key` (a reference, see `proof.signatures`). `policy`: a file, or its text, that
         becomes the active policy of a tenant without people. `listen_url`: where to listen for wake-ups if `url` is behind
         a pooler (default: TENURE_LISTEN_DB). `wait_for_database`: how long PostgreSQL may be away at the start. `publish`: a
-        folder or s3://bucket/prefix for the documents of agent runs.
+        folder or s3://bucket/prefix for the documents of agent runs. `ci`: a file with the repositories of CI.
         """
         custom_profiles.load_custom_profiles()
         self.url = _address(url)
@@ -119,6 +121,7 @@ class Engine:
             lambda: choose_connectors(connectors),
             only_reads=only_reads,
             seals=evidence or signing_key is not None,
+            ci_file=choose_ci_file(None if ci is None else str(ci)),
         )
         self.scope = Scope(self.runtime, tenant, workspace, actor)
         self.sealer: SealerTask | None = None
@@ -260,6 +263,10 @@ class Engine:
     @cached_property
     def hooks(self) -> Hooks:
         return Hooks(self.scope)
+
+    @cached_property
+    def ci(self) -> CiRuns:
+        return CiRuns(self.scope)
 
     @cached_property
     def reports(self) -> Reports:

@@ -27,6 +27,7 @@ MODULES = (
     "server_info",
     "admin",
     "approvals",
+    "ci",
     "run_creation",
     "evidence",
     "hooks",

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import msgspec
 
-from tenure import ids
 from tenure.ci.change import Change
 from tenure.ci.git_commands import COMMIT, check_ref
 from tenure.ci.job import PLAN_TOOL, queue_for
 from tenure.ci.settings import RepositorySettings
 from tenure.errors import TenureError, field_error
 from tenure.kernel import capability
-from tenure.kernel.commands import build_plan_step
+from tenure.kernel.commands import CreateRun, build_plan_step
 from tenure.kernel.new_run import with_request_hash
 from tenure.services.run_creation import RunCaller, build_command
 from tenure.services.scope import Scope, Service
@@ -34,20 +33,23 @@ PLAN_RETRIES = 2
 class CiRuns(Service):
     """CI runs of a scope's tenant."""
 
-    async def trigger(self, trigger: CiTrigger, caller: RunCaller | None = None) -> str:
+    async def trigger(self, trigger: CiTrigger) -> str:
         """Start a run for a ref of a repository. Returns its id."""
+        return await self._scope.create(with_request_hash(self.build(trigger)))
+
+    def build(self, trigger: CiTrigger) -> CreateRun:
+        """The command that starts a run for a ref of a repository."""
         settings = find_repository(self._scope, trigger.repository)
+        ref = _full_ref(trigger.ref or settings.default_branch)
         change = Change(
             repository=settings,
             event="manual",
-            ref=_full_ref(trigger.ref or settings.default_branch),
-            head=_commit("head", trigger.head),
-            base=_commit("base", trigger.base),
-            trusted=settings.trusts("manual", _full_ref(trigger.ref or settings.default_branch)),
+            ref=ref,
+            head=_check_commit("head", trigger.head),
+            base=_check_commit("base", trigger.base),
+            trusted=settings.trusts("manual", ref),
         )
-        return await start_ci_run(
-            self._scope, change, caller or RunCaller(context=self._scope.context()), trigger_type="api"
-        )
+        return build_ci_run(self._scope, change, RunCaller(context=self._scope.context()))
 
 
 def find_repository(scope: Scope, name: str) -> RepositorySettings:
@@ -58,28 +60,28 @@ def find_repository(scope: Scope, name: str) -> RepositorySettings:
     return settings.find(name, scope.tenant)
 
 
-async def start_ci_run(scope: Scope, change: Change, caller: RunCaller, *, trigger_type: str) -> str:
-    """Start the run of a change. Returns its id."""
-    settings = change.repository
-    about = f"pull/{change.pull_request}" if change.pull_request is not None else change.ref
-    supersede = settings.supersede == "refs" or (
-        settings.supersede == "pull_requests" and change.pull_request is not None
+def build_ci_run(scope: Scope, change: Change, caller: RunCaller) -> CreateRun:
+    """The command that starts the run of a change."""
+    settings, number = change.repository, change.pull_request
+    supersedes = settings.supersede == "refs" or (
+        settings.supersede == "pull_requests" and number is not None
     )
+    about = change.ref if number is None else f"pull/{number}"
     asked = StartRun(
         workflow=WORKFLOW,
         labels={"repository": settings.name},
-        concurrency_key=f"ci:{settings.name}:{about}" if supersede else None,
-        supersede=supersede,
+        concurrency_key=f"ci:{settings.name}:{about}" if supersedes else None,
+        supersede=supersedes,
         trigger=RunTrigger(
-            type="webhook" if trigger_type == "webhook" else "api",
+            type="api" if change.event == "manual" else "webhook",
             ref=change.ref,
             repo=settings.github or settings.name,
             commit=change.head or None,
-            pr_id=None if change.pull_request is None else str(change.pull_request),
+            pr_id=number,
         ),
     )
-    if settings.github and change.head and caller.vcs_target is None:
-        target = VcsTarget(repository=settings.github, head_sha=change.head, pull_request=change.pull_request)
+    if settings.github and change.head:
+        target = VcsTarget(repository=settings.github, head_sha=change.head, pull_request=number)
         caller = msgspec.structs.replace(caller, vcs_target=target)
     body = msgspec.json.encode(change)
     plan_step = build_plan_step(
@@ -89,10 +91,7 @@ async def start_ci_run(scope: Scope, change: Change, caller: RunCaller, *, trigg
         timeout_seconds=settings.planning_seconds,
         retries=PLAN_RETRIES,
     )
-    command = build_command(scope, asked, caller, version="1", profile=PROFILE, plan=(plan_step,), body=body)
-    if caller.key is not None and not caller.request_hash:
-        command = with_request_hash(command)
-    return ids.run_text((await scope.orchestrator.create(command)).run_id)
+    return build_command(scope, asked, caller, version="1", profile=PROFILE, plan=(plan_step,), body=None)
 
 
 def _full_ref(ref: str) -> str:
@@ -102,7 +101,7 @@ def _full_ref(ref: str) -> str:
         raise field_error("ref", refused.message) from refused
 
 
-def _commit(field: str, text: str) -> str:
+def _check_commit(field: str, text: str) -> str:
     if text and not COMMIT.fullmatch(text):
         raise field_error(field, f"{text[:80]!r} is not the id of a commit: give all of its digits")
     return text

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure import ids
 from tenure.artifacts import ArtifactStore
-from tenure.ci.settings import CiSettings
 from tenure.errors import TenureError
 from tenure.govern.connectors.registry import Connectors
 from tenure.govern.evidence.sealer import RunSealer
@@ -29,6 +29,7 @@ from tenure.store.identity import DATABASE_OWNER, AdminActor
 from tenure.store.port import Store
 
 if TYPE_CHECKING:
+    from tenure.ci.settings import CiSettings
     from tenure.services.hooks.intake import HookIntake
 
 NOT_OPEN = "the engine is not running: use `async with Engine(…)`"
@@ -52,7 +53,9 @@ class Runtime:
         *,
         only_reads: bool = False,
         seals: bool = False,
+        ci_file: str | None = None,
     ) -> None:
+        """`ci_file` has the repositories of CI."""
         self.artifacts = artifacts
         self.only_reads = only_reads
         """No command is sent, because the database may be read-only."""
@@ -62,12 +65,12 @@ class Runtime:
         self.waiters = RunWaiters()
         self.hook_intake: HookIntake | None = None
         """The intake of a server, which also carries out replays."""
-        self.ci: CiSettings | None = None
-        """The repositories of CI, if this process knows any."""
         self.sealing: RunSealer
         self.catalog: Catalog
         self._choose_connectors = choose_connectors
         self._connectors: Connectors | None = None
+        self._ci_file = ci_file
+        self._ci: CiSettings | None = None
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
 
@@ -102,6 +105,15 @@ class Runtime:
         if self._connectors is None:
             self._connectors = self._choose_connectors()
         return self._connectors
+
+    @property
+    def ci(self) -> CiSettings | None:
+        """The repositories of CI, loaded when they are first needed; None if this process has none."""
+        if self._ci is None and self._ci_file is not None:
+            from tenure.ci.settings import load_settings_file  # few processes have repositories
+
+            self._ci = load_settings_file(Path(self._ci_file))
+        return self._ci
 
 
 class Scope:

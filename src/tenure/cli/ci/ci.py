@@ -13,6 +13,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "check": CommandEntry(
         "ci.check", "Pipelines", "Check pipeline files and CI settings, with line numbers."
     ),
+    "trigger": CommandEntry("ci.trigger", "Runs", "Start a CI run for a ref of a repository."),
     "reports": CommandEntry("ci.reports", "Reports", "List and retry the reports of runs to GitHub."),
 }
 

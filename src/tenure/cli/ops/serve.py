@@ -201,6 +201,15 @@ def serve(
             help="The URL at which people reach this server, for links in Slack.",
         ),
     ] = None,
+    ci: Annotated[
+        str | None,
+        typer.Option(
+            "--ci",
+            envvar="TENURE_CI",
+            metavar="FILE",
+            help="Run CI for the repositories in this settings file (docs/ci.md).",
+        ),
+    ] = None,
     vcs: Annotated[
         str | None,
         typer.Option(
@@ -330,6 +339,8 @@ def serve(
         connectors=known,
         evidence=evidence,
         signing_key=signing_key,
+        ci=ci,
         publish=publish,
     )
+    _ = engine.runtime.ci  # a file with problems ends the command now
     run_in_loop(serve_engine(engine, settings))

@@ -152,6 +152,9 @@ ROUTES: dict[str, dict[str, str]] = {
         "GET /webhooks/{webhook_id}/dead": _LOOK,
         "POST /webhooks/{webhook_id}/dead/retry": _STEER,
     },
+    "CI": {
+        "POST /ci/runs": _STEER,
+    },
     "VCS reports": {
         "GET /reports": _LOOK,
         "GET /reports/{run_id}": _LOOK,

@@ -27,6 +27,7 @@ from typing import Any
 import msgspec
 
 from tenure import ids
+from tenure.ci.github_change import read_github_change, read_repository_name
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.separation_of_duties import join_people
@@ -34,6 +35,7 @@ from tenure.kernel.server_rows import DeliveryRow, HookRow
 from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator.periodic_task import PeriodicTask
+from tenure.services.ci_runs import build_ci_run, find_repository
 from tenure.services.hooks.events import (
     CHECK_EVENT,
     CheckAction,
@@ -241,6 +243,8 @@ class HookIntake:
             return DeliveryOutcome("ignored", None, "no rule matches")
         if found.rule.signal is not None:
             return await self._signal(hook, delivery, found, scope["body"])
+        if found.rule.ci:
+            return await self._start_ci(hook, delivery, found, scope["body"])
         run_id = await self._start(hook, delivery, found, scope["body"])
         return DeliveryOutcome("done", run_id, f"rules[{found.index}]")
 
@@ -250,7 +254,6 @@ class HookIntake:
         actor = f"hook:{hook.id}"
         scope = Scope(self._runtime, hook.tenant, rule.workspace or hook.workspace, actor)
         trigger = _trigger(hook, delivery, found, body)
-        requester, involved = await self._people(hook, delivery, body)
         asked = StartRun(
             workflow=rule.workflow,
             version=rule.version,
@@ -263,8 +266,26 @@ class HookIntake:
             supersede=rule.supersede,
             trigger=RunTrigger(type="webhook", ref=trigger.ref, repo=trigger.repo),
         )
-        caller = RunCaller(
-            context=c.Context(actor, "webhook", delivery.name),
+        caller = await self._caller(hook, delivery, body)
+        caller = msgspec.structs.replace(caller, vcs_target=github_target(body) if _reports(hook) else None)
+        return ids.run_int(await start(scope, asked, caller))
+
+    async def _start_ci(
+        self, hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any
+    ) -> DeliveryOutcome:
+        scope = Scope(self._runtime, hook.tenant, found.rule.workspace or hook.workspace, f"hook:{hook.id}")
+        settings = find_repository(scope, read_repository_name(body))
+        change = read_github_change(settings, delivery.event, body)
+        if change is None:
+            return DeliveryOutcome("ignored", None, "it changes no commits that CI could run")
+        command = build_ci_run(scope, change, await self._caller(hook, delivery, body))
+        run_id = (await scope.orchestrator.create(command)).run_id
+        return DeliveryOutcome("done", run_id, f"rules[{found.index}]: CI of {settings.name}")
+
+    async def _caller(self, hook: HookRow, delivery: DeliveryRow, body: Any) -> RunCaller:
+        requester, involved = await self._people(hook, delivery, body)
+        return RunCaller(
+            context=c.Context(f"hook:{hook.id}", "webhook", delivery.name),
             requester=requester,
             involved=involved,
             key=delivery.name,
@@ -272,9 +293,7 @@ class HookIntake:
             # The hash covers only the key: if the rules change between two tries, there is still one run.
             request_hash=sha256(delivery.name.encode()).digest(),
             over_rate="delay",
-            vcs_target=github_target(body) if _reports(hook) else None,
         )
-        return ids.run_int(await start(scope, asked, caller))
 
     async def _obey(
         self, hook: HookRow, delivery: DeliveryRow, action: CheckAction, body: Any
