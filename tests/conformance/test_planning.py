@@ -9,6 +9,7 @@ import msgspec
 from tenure.kernel import commands as c
 from tenure.kernel import reruns
 from tenure.kernel.run_rows import PLAN_IDX, Cap
+from tenure.orchestrator.batch import PendingCommand
 from tenure.reads.explanation import explain_run
 from tenure.reads.runs import RunReader
 from tests.conformance.world import PLANNER, Place, World
@@ -51,6 +52,14 @@ async def test_a_repeated_plan_changes_nothing(place: Place) -> None:
         async with w.refuses("LEASE_STALE"):
             await w.complete(lease, plan=(c.StepSpec(name="other"),), seq=2)
         assert (await w.bundle(run)).steps == before.steps
+
+
+def test_a_long_plan_is_decided_off_the_event_loop() -> None:
+    lease = {"run_id": 1, "idx": PLAN_IDX, "n": 1, "seq": 1}
+    for steps, long in ((LONG, True), (1, False)):
+        command = c.Complete(**lease, plan=tuple(c.StepSpec(name=f"s{i}") for i in range(steps)))
+        assert PendingCommand(command, None, 0.0, None).long is long
+    assert PendingCommand(c.Complete(**lease), None, 0.0, None).long is False
 
 
 async def test_a_long_plan_is_accepted_and_a_too_long_one_fails_planning(place: Place) -> None:

@@ -79,7 +79,8 @@ async def test_a_job_with_the_same_inputs_is_not_run_again(url: str) -> None:
 async def test_a_job_with_other_inputs_runs(url: str, changed: str) -> None:
     async with stage(url) as engine:
         if changed == "failed":
-            run = await engine.create("ci", [job("build")], profile="delta-ci")
+            run = await engine.create("ci", [{"name": "first"}, job("build", "first")], profile="delta-ci")
+            await engine.complete(await engine.claim(), b"1")
             await engine.fail(await engine.claim(), "TEST_FAILURE", retryable=False)
             assert (await engine.get(run)).status == "failed"
         else:
