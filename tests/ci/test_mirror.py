@@ -126,6 +126,7 @@ def test_a_repository_that_is_too_large_is_refused_while_it_is_fetched(work: Wor
     assert failed.value.code == "REPOSITORY_TOO_LARGE"
     stored = sum(file.stat().st_size for file in mirror.folder.rglob("*") if file.is_file())
     assert stored < 200_000
+    assert not list(mirror.folder.glob("objects/pack/tmp_*"))
 
 
 def test_a_fetch_that_takes_too_long_is_stopped_with_its_helpers(tmp_path: Path) -> None:
@@ -186,11 +187,11 @@ def test_nothing_of_a_repository_or_of_the_environment_is_executed(
     head = work.commit({"x.txt": "2"})
     mirror = mirror_of(work)
     mirror.fetch_change("refs/heads/main", head, base)
-    for name in ("post-checkout", "reference-transaction", "post-merge"):
-        hook = mirror.folder / "hooks" / name
-        hook.parent.mkdir(exist_ok=True)
-        hook.write_bytes(script.read_bytes())
-        hook.chmod(0o755)
+    for folder in (mirror.folder / "hooks", tmp_path / "hooks"):
+        folder.mkdir(exist_ok=True)
+        for name in ("reference-transaction", "post-checkout", "post-merge"):
+            (folder / name).write_bytes(script.read_bytes())
+            (folder / name).chmod(0o755)
     with (mirror.folder / "config").open("a") as file:
         file.write(evil)
     work.git("update-index", "--add", "--cacheinfo", f"160000,{base},s")
