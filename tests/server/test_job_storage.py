@@ -3,15 +3,19 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from tenure import ids
+from tenure.client import Client
+from tenure.doctor.examination import examine_database
 from tenure.errors import TenureError
 from tenure.services.file_sweeper import FileSweeper
 from tests.server.job_files import COMMIT, NONCE, digest, job, lease, start, step
 from tests.server.stage import Site, problem, site
 from tests.server.test_runner_protocol import acme, advance_clock, status
+from tools.s3_server import PrivateS3
 
 
 @pytest.fixture(autouse=True)
@@ -162,6 +166,56 @@ async def test_the_end_of_a_log_is_found_across_chunks(url: str) -> None:
             found = await acme(s).runs.read_log(run, "build", tail=count)
             assert found.data == b"".join([*lines, b"no end"][-count:])
             assert found.next_offset == found.size == offset + 6
+
+
+async def test_a_client_reads_what_a_job_stored(url: str) -> None:
+    async with site(url) as s:
+        run = await start(s)
+        held = await lease(s)
+        key = (await s.as_("viewer")).headers["Authorization"].removeprefix("Bearer ")
+        async with Client(s.address, key) as client:
+            waiting = asyncio.ensure_future(client.runs.read_log(run, "build", wait=60))
+            await held.log(1, 0, b"one\ntwo\n")
+            await waiting
+            await held.report(passed=1)
+            await held.upload("dist", b"a" * 300_000, b"b")
+            await held.say("complete")
+            runs, direct = client.runs, acme(s).runs
+            asked: list[dict[str, Any]] = [{}, {"offset": 4}, {"tail": 1}, {"limit": 3}]
+            for how in asked:
+                assert await runs.read_log(run, "build", **how) == await direct.read_log(run, "build", **how)
+            assert await runs.tests(run) == await runs.tests(run, "build") == await direct.tests(run)
+            for group in (runs, direct):
+                pieces = [piece async for piece in group.stream_artifact(run, "dist")]
+                assert b"".join(pieces) == b"a" * 300_000 + b"b"
+            with pytest.raises(TenureError, match="LOG_NOT_FOUND"):
+                await runs.read_log(run, "build", attempt=2)
+
+
+async def test_files_of_jobs_are_stored_in_a_bucket(
+    tmp_path: Path, s3_server: PrivateS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TENURE_ARTIFACTS", s3_server.place(f"jobs/{uuid4().hex}"))
+    async with site(f"sqlite:{tmp_path / 'site.db'}") as s:
+        run = await start(s)
+        held, viewer = await lease(s), await s.as_("viewer")
+        for _ in range(2):
+            assert (await held.log(1, 0, b"one\ntwo\n")).status_code == 200
+        await held.upload("dist", b"1" * 70_000, b"2" * 5)
+        await held.upload("key", b"cache", kind="cache")
+        assert (await held.cache("key")).content == b"cache"
+        await held.say("complete")
+        assert (await viewer.get(f"/runs/{run}/steps/build/log?tail=1")).content == b"two\n"
+        ranged = await viewer.get(f"/runs/{run}/artifacts/dist", headers={"Range": "bytes=69999-"})
+        assert ranged.content == b"122222"
+        report = await examine_database(s.engine.store, artifacts=s.engine.artifacts)
+        assert (report.clean, report.unreached) == (True, 0), report.violations
+        assert len(await s.engine.artifacts.list_sizes(f"{run}/")) == 3
+        await acme(s).runs.delete(run)
+        assert await s.engine.artifacts.list_sizes(f"{run}/") == {}
+        assert len(await s.engine.artifacts.list_sizes("caches/")) == 1
 
 
 # ----------------------------------------------------------------------------------------------- artifacts
