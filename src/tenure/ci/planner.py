@@ -42,7 +42,7 @@ from tenure.expressions.expression import MalformedExpression, shared_budget
 from tenure.expressions.templates import format_value
 from tenure.expressions.yaml_document import FileProblems, Path
 from tenure.kernel import capability as cap
-from tenure.kernel.commands import BackoffSpec, StepSpec
+from tenure.kernel.commands import BackoffSpec, ReuseSpec, StepSpec
 from tenure.limits import CI_NEEDS_MAX, CI_PLAN_BYTES_MAX, CI_PYTHON_FILES_MAX, PAYLOAD_BYTES_MAX
 
 REGULAR_MODES = ("100644", "100755")
@@ -418,6 +418,7 @@ class _Planner:
                     if job.timeout_seconds is None
                     else job.timeout_seconds,
                     input=encoded,
+                    reuse=_reuse(built),
                 )
 
     def _build_ci_job(self, instance: _Instance) -> CiJob:
@@ -543,6 +544,15 @@ class _TextEvaluator:
 
     def run(self, run: str | tuple[str, ...], at: Path) -> str | tuple[str, ...]:
         return run if isinstance(run, str) else tuple(self.text(word, (*at, i)) for i, word in enumerate(run))
+
+
+def _reuse(job: CiJob) -> ReuseSpec | None:
+    """When an earlier result serves: one of the same scope, or a trusted one of the repository."""
+    if job.reuse is None:
+        return None
+    trusted = f"trusted:{job.checkout.repository}"
+    also = () if job.reuse.scope == trusted else (trusted,)
+    return ReuseSpec(scope=job.reuse.scope, digest=job.reuse.digest, also=also)
 
 
 def _backoff(job: PipelineJob) -> BackoffSpec | None:

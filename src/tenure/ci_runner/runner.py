@@ -17,7 +17,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from itertools import combinations
 from typing import Any, Self
@@ -31,6 +31,7 @@ from tenure.ci.job import JOB_TOOL, PLAN_TOOL, CiJob, queue_for
 from tenure.ci_runner.job_attempt import JobAttempt, JobFacts, JobOutcome
 from tenure.ci_runner.job_host import JobHost, RunnerSettings
 from tenure.ci_runner.job_storage import JobStorage
+from tenure.ci_runner.sandboxed_planner import SandboxedPlanner
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
@@ -65,8 +66,6 @@ GRACE_SECONDS = 30.0
 
 StorageFactory = Callable[[str, str], JobStorage]
 """Makes the storage of a lease, from its id and token."""
-PlanHandler = Callable[[bytes, "StepLease"], Awaitable[None]]
-"""Executes a plan step: it gets the step's input and the lease, and sends the final message."""
 
 
 def list_capabilities(labels: Iterable[str], tools: Iterable[str]) -> tuple[str, ...]:
@@ -176,20 +175,20 @@ class CiRunner:
         *,
         isolation: IsolationKind = "bubblewrap",
         name: str | None = None,
-        planner: PlanHandler | None = None,
+        plans: bool = True,
     ) -> None:
+        """`plans`: whether it also plans changes, which needs no label."""
         if not 1 <= settings.slots <= SLOTS_MAX:
             raise TenureError("INVALID_INPUT", f"slots must be 1 to {SLOTS_MAX}, not {settings.slots}")
         self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
         self.settings = settings
         self.capabilities = list_capabilities(
-            settings.labels, (JOB_TOOL,) if planner is None else (JOB_TOOL, PLAN_TOOL)
+            settings.labels, (JOB_TOOL, PLAN_TOOL) if plans else (JOB_TOOL,)
         )
         self.counts = dict.fromkeys(("claimed", "succeeded", "failed", "canceled", "lost", "released"), 0)
         self._work_source = work_source
         self._make_storage = make_storage
         self._wanted_isolation: IsolationKind = isolation
-        self._planner = planner
         self._host: JobHost | None = None
         self._heartbeater: Heartbeater | None = None
         self._leases: dict[LeaseKey, StepLease] = {}
@@ -340,8 +339,8 @@ class CiRunner:
             return
         try:
             body = await self._load_input(lease)
-            if lease.tool == PLAN_TOOL and self._planner is not None:
-                await self._planner(body, held)
+            if lease.kind == "plan":
+                await SandboxedPlanner(self.host, slot).execute(body, held)
                 return
             job = msgspec.json.decode(body, type=CiJob)
         except (msgspec.DecodeError, TenureError, RecursionError) as wrong:
