@@ -10,6 +10,11 @@ CODES: dict[str, ErrorSpec] = {
         "The file with the settings of repositories has problems.",
         "Correct the places that the message names; `tenure ci check --settings FILE` checks the file.",
     ),
+    "PLAN_NOT_FOUND": ErrorSpec(
+        404,
+        "The run has no plan that could be explained: it is not a CI run, it is still being planned, or planning failed.",
+        "Look at the run with `tenure runs show RUN`.",
+    ),
     "REPOSITORY_UNKNOWN": ErrorSpec(
         404, "The settings have no such repository.", "Add it to the file with the settings of repositories."
     ),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tenure import ids
 from tenure.ci.change import Change
 from tenure.ci.git_commands import COMMIT, check_ref
 from tenure.ci.job import PLAN_TOOL, queue_for
@@ -19,9 +20,10 @@ from tenure.errors import TenureError, field_error
 from tenure.kernel import capability
 from tenure.kernel.commands import CreateRun, build_plan_step
 from tenure.kernel.new_run import with_request_hash
+from tenure.kernel.run_rows import PLAN_IDX, StepRow
 from tenure.services.run_creation import RunCaller, build_command
 from tenure.services.scope import Scope, Service
-from tenure.shapes.ci import CiTrigger
+from tenure.shapes.ci import CiTrigger, PlanExplanation
 from tenure.shapes.reports import VcsTarget
 from tenure.shapes.runs import RunTrigger, StartRun
 
@@ -36,6 +38,17 @@ class CiRuns(Service):
     async def trigger(self, trigger: CiTrigger) -> str:
         """Start a run for a ref of a repository. Returns its id."""
         return await self._scope.create(with_request_hash(self.build(trigger)))
+
+    async def plan(self, run_id: str) -> PlanExplanation:
+        """Why each job of the pipeline is in the run's plan or not. PLAN_NOT_FOUND before the plan is made."""
+        run = await self._scope.reader.row(ids.run_int(run_id))
+        steps: list[StepRow] = await self._scope.store.read("load_steps", rows=[(run.id, PLAN_IDX)])
+        if not steps or steps[0].tool != PLAN_TOOL:
+            raise TenureError("PLAN_NOT_FOUND", f"run {run_id} is not a CI run")
+        body = await self._scope.read_payload(run.id, steps[0].output_ref)
+        if body is None:
+            raise TenureError("PLAN_NOT_FOUND", f"run {run_id} is {run.status} and has no plan")
+        return msgspec.json.decode(body, type=PlanExplanation)
 
     def build(self, trigger: CiTrigger) -> CreateRun:
         """The command that starts a run for a ref of a repository."""

@@ -14,6 +14,7 @@ COMMANDS: dict[str, CommandEntry] = {
         "ci.check", "Pipelines", "Check pipeline files and CI settings, with line numbers."
     ),
     "trigger": CommandEntry("ci.trigger", "Runs", "Start a CI run for a ref of a repository."),
+    "explain": CommandEntry("ci.explain", "Runs", "Explain why each job is in the plan of a run, or out."),
     "reports": CommandEntry("ci.reports", "Reports", "List and retry the reports of runs to GitHub."),
 }
 

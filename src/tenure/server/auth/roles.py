@@ -154,6 +154,7 @@ ROUTES: dict[str, dict[str, str]] = {
     },
     "CI": {
         "POST /ci/runs": _STEER,
+        "GET /ci/runs/{run_id}/plan": _LOOK,
     },
     "VCS reports": {
         "GET /reports": _LOOK,

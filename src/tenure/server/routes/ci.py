@@ -1,15 +1,15 @@
-"""CI runs that people and programs start."""
+"""CI runs: started by people and programs, and explained."""
 
 from __future__ import annotations
 
-from litestar import Response, post
-from litestar.params import JSONBody
+from litestar import Response, get, post
+from litestar.params import FromPath, JSONBody
 
 from tenure.server.idempotency import idempotent
 from tenure.server.request import ApiRequest
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.run_creation import start_from_run
-from tenure.shapes.ci import CiTrigger
+from tenure.shapes.ci import CiTrigger, PlanExplanation
 from tenure.shapes.runs import RunCreated
 
 
@@ -25,4 +25,10 @@ async def trigger_ci_run(request: ApiRequest, data: JSONBody[CiTrigger]) -> Resp
     return await idempotent(request, operation)
 
 
-HANDLERS = [trigger_ci_run]
+@get("/ci/runs/{run_id:str}/plan", summary="Explain the plan of a CI run")
+async def explain_ci_plan(request: ApiRequest, run_id: FromPath[str]) -> PlanExplanation:
+    """Why each job of the pipeline is in the plan or not."""
+    return await request.engine.ci.plan(run_id)
+
+
+HANDLERS = [trigger_ci_run, explain_ci_plan]
