@@ -1,13 +1,18 @@
 """Plan steps: a change is fetched from a real git host and planned by a process of its own."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tenure.ci.change import NO_COMMIT, Change
+from tenure.ci.change import (
+    NO_COMMIT,
+    Change,
+    build_manual_change,
+    build_pull_request_change,
+    build_push_change,
+)
 from tenure.ci.plan_step import execute_plan_step, launch_planner
 from tenure.ci.planner import PlannedChange
 from tenure.ci.settings import RepositorySettings
@@ -224,4 +229,48 @@ def test_a_manual_change_takes_the_commit_that_its_ref_has(work: WorkRepository,
     planned = host.plan(event="manual")
     assert planned.head == head
     assert len(planned.steps) == 3
-    assert os.listdir(host.cache)
+
+
+def test_a_manual_change_of_a_trusted_branch_cannot_name_a_commit_of_another(
+    work: WorkRepository, host: Host
+) -> None:
+    first = work.commit(FILES)
+    work.commit({"docs/index.md": "2"})
+    assert host.plan(event="manual", head=first).head == first
+    work.git("checkout", "--quiet", "-b", "evil")
+    evil = work.commit({"docs/index.md": "evil"})
+    with pytest.raises(TenureError, match=f"refs/heads/main of shop does not contain {evil}"):
+        host.plan(event="manual", head=evil)
+
+
+def test_trust_is_decided_where_changes_are_built() -> None:
+    settings = RepositorySettings(name="shop", url="https://example.com/x", trusted_branches=("main",))
+    push = build_push_change(settings, ref="refs/heads/main", before=NO_COMMIT, head="1" * 40)
+    assert push is not None
+    assert (push.trusted, push.base, push.scope, push.supersede_key) == (True, "", "trusted:shop", "")
+    other = build_push_change(settings, ref="refs/heads/other", before="2" * 40, head="1" * 40)
+    assert other is not None
+    assert (other.trusted, other.base) == (False, "2" * 40)
+    assert build_push_change(settings, ref="refs/heads/other", before="2" * 40, head=NO_COMMIT) is None
+    pull = build_pull_request_change(
+        settings, number=7, head="1" * 40, base="2" * 40, base_branch="main", fork=False, approved=True
+    )
+    assert (pull.trusted, pull.approved, pull.scope) == (False, True, "pull:shop:7")
+    assert pull.supersede_key == "shop:refs/pull/7/head"
+    assert build_manual_change(settings, ref="main").trusted
+    assert not build_manual_change(settings, ref="refs/tags/main").trusted
+    never = msgspec.structs.replace(settings, supersede="never")
+    assert build_manual_change(never, ref="main").supersede_key == ""
+    refs = msgspec.structs.replace(settings, supersede="refs")
+    assert build_manual_change(refs, ref="main").supersede_key == "shop:refs/heads/main"
+
+
+def test_the_answer_of_the_planner_is_checked(work: WorkRepository, host: Host) -> None:
+    head = work.commit(FILES)
+    change = Change(repository=host.settings, event="push", ref="refs/heads/main", head=head)
+
+    def lie(asked: bytes, seconds: float) -> bytes:
+        return launch_planner(asked, seconds).replace(head.encode(), b"1" * 40)
+
+    with pytest.raises(TenureError, match="it is for another commit"):
+        execute_plan_step(change, host.cache, lie)

@@ -33,7 +33,7 @@ from tenure.errors import TenureError
 LOCK_POLL_SECONDS = 0.05
 _REFUSED = re.compile(
     r"not found|does not exist|does not appear to be a git repository|authentication failed|could not read (?:username|password)"
-    r"|permission denied|access denied|not allowed|403|401|redirect|host key verification failed|repository .* is empty",
+    r"|permission denied|access denied|not allowed|\b40[13]\b|redirect|dubious ownership|host key verification failed|repository .* is empty",
     re.IGNORECASE,
 )
 _BAD_OBJECT = re.compile(r"fsck|object of unexpected type|corrupt|bad object", re.IGNORECASE)
@@ -83,6 +83,11 @@ class GitMirror:
         except TenureError:
             return None
 
+    def contains(self, ref: str, commit: str) -> bool:
+        """Whether a commit is part of a fetched ref."""
+        tip = self.find_ref(ref)
+        return tip is not None and self.repository.find_merge_base(tip, commit) == commit
+
     def _is_complete(self, head: str, wanted: tuple[str, ...]) -> bool:
         if not self.folder.is_dir() or any(name.startswith("refs/") for name in wanted):
             return False
@@ -115,7 +120,9 @@ class GitMirror:
         settings = self._settings
         if problem := find_url_problem(settings.url, settings.protocols):
             raise TenureError("REPOSITORY_REFUSED", f"{settings.name}: {settings.url} {problem}")
-        git = GitProgram(git_dir=str(self.folder), protocols=settings.protocols, config=self._credentials())
+        git = GitProgram(
+            git_dir=str(self.folder), protocols=(url_protocol(settings.url),), config=self._credentials()
+        )
         try:
             git.run(
                 "fetch",

@@ -6,7 +6,8 @@ Laws:
 2. What fails says why with a code: a retryable one (NETWORK_*) if it may work later, PIPELINE_INVALID with file, line and column if the commit is
    wrong, PLAN_FAILED if the planner crashed or took too long.
 3. If there is nothing to compare with (a new repository, a base that a force push has removed), everything is planned, and each job says so.
-4. Imports of files are kept by the id of their content. Only plans of trusted changes add to them, so that nobody else decides what a trusted
+4. The planner's answer is checked (`plan_check`): a plan gets nothing beyond the settings, whatever a commit has made of the planner.
+5. Imports of files are kept by the id of their content. Only plans of trusted changes add to them, so that nobody else decides what a trusted
    plan believes.
 """
 
@@ -24,6 +25,7 @@ from tenure import private_files
 from tenure.ci.change import NO_COMMIT, Change
 from tenure.ci.git_commands import COMMIT, GitCommandFailed, GitCommandTimedOut, LocalRepository
 from tenure.ci.mirror import GitMirror
+from tenure.ci.plan_check import check_planned_change
 from tenure.ci.planner import (
     REGULAR_MODES,
     BlobsNeeded,
@@ -45,6 +47,12 @@ IMPORTS_FILE_BYTES_MAX = 64 << 20
 
 PlannerLauncher = Callable[[bytes, float], bytes]
 """Starts the planner with a request on stdin and returns what it wrote, within some seconds. PLAN_FAILED if it crashed or took too long."""
+
+
+def planner_folders() -> tuple[str, ...]:
+    """The folders of this machine that the planner needs to see, read-only: Python, its packages and Tenure."""
+    own = str(Path(__file__).parents[2])
+    return tuple(sorted({sys.prefix, sys.base_prefix, own}))
 
 
 def launch_planner(request: bytes, seconds: float) -> bytes:
@@ -103,7 +111,14 @@ def _fetch(change: Change, mirror: GitMirror, seconds: float) -> tuple[str, str 
         if not COMMIT.fullmatch(commit):
             raise TenureError("INVALID_INPUT", f"{commit[:80]!r} is not the id of a commit")
     compare_ref = change.base_ref or default
-    head = mirror.fetch_change(change.ref, change.head, given or compare_ref, seconds=seconds)
+    # Hosts give out commits of forks by their id, so a commit that a person names must be part of the ref that is trusted.
+    named = change.event == "manual" and bool(change.head)
+    wanted = (given or compare_ref, *((change.ref,) if named else ()))
+    head = mirror.fetch_change(change.ref, change.head, *wanted, seconds=seconds)
+    if named and not mirror.contains(change.ref, head):
+        raise TenureError(
+            "COMMIT_NOT_FOUND", f"{change.ref} of {change.repository.name} does not contain {head}"
+        )
     if given and not mirror.repository.has_commit(given):
         return head, None, f"the base {given[:12]} is not in the repository any more (a force push)"
     base = given or mirror.find_ref(compare_ref)
@@ -148,6 +163,7 @@ def plan_commits(
         if isinstance(answer, PlanRefused):
             raise answer.error()
         if isinstance(answer, PlannedChange):
+            check_planned_change(change, head, answer)
             return answer
         request = _answer_need(repository, request, answer, imports or {})
     raise TenureError("PLAN_FAILED", "the planner asks for more and more files")
