@@ -77,9 +77,7 @@ async def test_a_token_is_replaced_before_it_expires(
     app = make_app(github, key)
     await create_check(app)
     began = boot_seconds()
-    monkeypatch.setattr(
-        clock, "boot_seconds", lambda: began + 3_600 - github_app.RENEW_SECONDS + 1
-    )
+    monkeypatch.setattr(clock, "boot_seconds", lambda: began + 3_600 - github_app.RENEW_SECONDS + 1)
     deadline = began + 7_200
     assert await app.token(77, deadline=deadline)
     assert github.tokens_issued == 2
