@@ -171,6 +171,7 @@ ENGINE_ONLY = {
     "undos": {"build"},
     "hooks": {"delete", "page", "page_of_deliveries", "update"},
     "policies": {"page", "publish_once"},
+    "reports": {"page"},
     "confirmations": {"confirm_row"},
     "people": {"link_slack", "page", "unlink_slack"},
     "clients": {"page"},

@@ -354,9 +354,11 @@ async def test_a_holder_that_was_too_slow_writes_nothing_more(
 ) -> None:
     async with vcs_site(f"sqlite:{tmp_path / 'x.db'}", github) as v:
         reports = VcsReports(v.engine.store)
-        await v.s.service.reporter.stop()  # type: ignore[union-attr]
+        reporter = v.s.service.reporter
+        assert reporter is not None
+        await reporter.stop()
         run = ids.run_int(await v.start("build"))
-        await v.s.service.reporter._open_after(0)  # type: ignore[union-attr]
+        await reporter._open_after(0)
         [first] = await reports.take("one", 0.0, 10)
         [second] = await reports.take("two", 60.0, 10)
         assert (first.run_id, second.fence) == (run, first.fence + 1)

@@ -181,7 +181,7 @@ class VcsReporter:
         self._woken.clear()
         await self._open_reports()
         room = CONCURRENT_REPORTS_MAX - len(self._under_way)
-        if room > 0:
+        if room > 0 and await self._reports.is_any_due():
             began = clock.boot_seconds()
             for row in await self._reports.take(self._holder, TAKEN_SECONDS, room):
                 hold = _Hold(self._reports, row, began)

@@ -11,10 +11,11 @@ Laws:
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from tenure.clock import us
 from tenure.kernel.server_rows import VcsCheckRow, VcsReportRow
+from tenure.store.feed import FeedPosition
 from tenure.store.port import Query, RowType, Transaction
 from tenure.store.transactions import Repository, read_first, read_rows, timed_transaction, write_rows
 
@@ -55,18 +56,18 @@ READS: dict[str, RowType] = {
     "vcs_report_of": VcsReportRow,  # () ; run_id
     "vcs_checks_of": VcsCheckRow,  # () ; run_id
     "vcs_report_newer": TakenReport,  # () ; subject, run_id -> the oldest that is newer
+    "next_vcs_report": FeedPosition,  # () -> exactly one: when the next one is due
     "vcs_reports_taken": TakenReport,  # () ; now -> those that a process has taken
     "vcs_reports_in": ListedReport,  # () ; tenant, state or '', before_run_id, limit -> newest first
 }
 
 WRITES: dict[str, RowType] = {
     "new_vcs_report": VcsReportRow,
-    "take_vcs_reports": VcsReportRow,
+    "due_vcs_reports": VcsReportRow,  # now, limit
+    "lock_vcs_report": VcsReportRow,  # run_id
+    "save_vcs_report": VcsReportRow,  # the row, and the fence that it expects
     "keep_vcs_report": VcsReportRow,
-    "put_vcs_report": VcsReportRow,
     "put_vcs_check": VcsCheckRow,
-    "free_vcs_report": VcsReportRow,
-    "retry_vcs_report": VcsReportRow,
     "delete_orphan_vcs_reports": TakenReport,
     "delete_orphan_vcs_checks": TakenReport,
 }
@@ -86,12 +87,19 @@ class VcsReports(Repository):
             row = VcsReportRow(one.run_id, one.tenant, subject, "open", 0, 0, now, now, now)
             yield Query("new_vcs_report", scalars=astuple(row))
 
+    async def is_any_due(self) -> bool:
+        """Whether taking may find something. It writes nothing, so that an idle reporter leaves the database alone."""
+        due_at: int | None = (await self._store.read("next_vcs_report"))[0].at
+        return due_at is not None and due_at <= (await self._store.read("now"))[0].now_us
+
     @timed_transaction
     def take(self, now: int, holder: str, seconds: float, limit: int) -> Transaction[list[VcsReportRow]]:
         """Take reports whose run has changed, or that failed before, for so many seconds (laws 2 and 3)."""
-        taken: list[VcsReportRow] = yield Query(
-            "take_vcs_reports", scalars=(now, now + us(seconds), holder, limit)
-        )
+        due: list[VcsReportRow] = yield Query("due_vcs_reports", scalars=(now, limit))
+        taken = []
+        for row in due:
+            mine = replace(row, fence=row.fence + 1, holder=holder, due_at=now + us(seconds))
+            taken += yield from _save(mine, row.fence)
         return taken
 
     @timed_transaction
@@ -115,21 +123,8 @@ class VcsReports(Repository):
     def put(self, now: int, report: VcsReportRow, after_seconds: float | None) -> Transaction[bool]:
         """Write the outcome of a try and give the report back. `after_seconds`: when to look again; None: never."""
         due_at = None if after_seconds is None else now + us(after_seconds)
-        row = msgspec.structs.replace(report, due_at=due_at, updated_at=now, holder="")
-        written = yield Query(
-            "put_vcs_report",
-            scalars=(
-                row.run_id,
-                row.fence,
-                row.state,
-                row.seen,
-                row.due_at,
-                row.updated_at,
-                row.tries,
-                row.error,
-            ),
-        )
-        return bool(written)
+        row = replace(report, due_at=due_at, updated_at=now, holder="")
+        return bool((yield from _save(row, report.fence)))
 
     async def checks(self, run_id: int) -> dict[str, VcsCheckRow]:
         rows = await read_rows(self._store, VcsCheckRow, "vcs_checks_of", run_id)
@@ -146,8 +141,11 @@ class VcsReports(Repository):
 
     @timed_transaction
     def free(self, now: int, taken: TakenReport, after_seconds: float) -> Transaction[None]:
-        """Let another process take the report of a process that is proven dead."""
-        yield Query("free_vcs_report", scalars=(taken.run_id, taken.fence, now + us(after_seconds)))
+        """Let another process take a report whose holder is proven dead, or has stopped."""
+        found: list[VcsReportRow] = yield Query("lock_vcs_report", scalars=(taken.run_id,))
+        if found and found[0].fence == taken.fence and found[0].holder:
+            row = replace(found[0], fence=taken.fence + 1, due_at=now + us(after_seconds), holder="")
+            yield from _save(row, taken.fence)
 
     async def find(self, run_id: int) -> VcsReportRow | None:
         return await read_first(self._store, VcsReportRow, "vcs_report_of", run_id)
@@ -155,9 +153,19 @@ class VcsReports(Repository):
     @timed_transaction
     def retry(self, now: int, tenant: str, run_id: int) -> Transaction[bool]:
         """Open a refused report again, or try an open one now (law 4); False: it is reported, taken or missing."""
-        return bool((yield Query("retry_vcs_report", scalars=(tenant, run_id, now))))
+        found: list[VcsReportRow] = yield Query("lock_vcs_report", scalars=(run_id,))
+        if not found or found[0].tenant != tenant or found[0].state == "reported" or found[0].holder:
+            return False
+        row = replace(found[0], state="open", seen=0, due_at=now, updated_at=now, tries=0, error=None)
+        return bool((yield from _save(row, row.fence)))
 
     async def delete_orphans(self) -> None:
         """Delete the reports of runs that no longer exist."""
         await write_rows(self._store, "delete_orphan_vcs_checks")
         await write_rows(self._store, "delete_orphan_vcs_reports")
+
+
+def _save(row: VcsReportRow, fence: int) -> Transaction[list[VcsReportRow]]:
+    """Write a report if it still has this fence; empty: it does not."""
+    saved: list[VcsReportRow] = yield Query("save_vcs_report", scalars=(*astuple(row), fence))
+    return saved
