@@ -40,6 +40,7 @@ from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.feed_trimmer import FeedTrimmer
+from tenure.orchestrator.nats_queue import NatsQueue
 from tenure.orchestrator.process_watch import ProcessWatch
 from tenure.orchestrator.scheduler import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
@@ -98,12 +99,13 @@ class Engine:
         connectors: Connectors | Iterable[Connector] | str | Path | None = None,
         policy: str | Path | None = None,
         listen_url: str | None = None,
+        queue: str | None = None,
         wait_for_database: str | float | timedelta = 0,
     ) -> None:
         """`only_reads`: send no command and sweep nothing; the database may be read-only. `evidence`: seal runs that end,
         signed if there is a `signing_key` (a reference, see `proof.signatures`). `policy`: a file, or its text, that
         becomes the active policy of a tenant without people. `listen_url`: where to listen for wake-ups if `url` is behind
-        a pooler (default: TENURE_LISTEN_DB). `wait_for_database`: how long PostgreSQL may be away at the start.
+        a pooler (default: TENURE_LISTEN_DB). `queue`: the address of NATS, whose messages wake claims. `wait_for_database`: how long PostgreSQL may be away at the start.
         """
         custom_profiles.load_custom_profiles()
         self.url = _address(url)
@@ -121,6 +123,7 @@ class Engine:
         self._sweep = sweep
         self._sweep_seconds = sweep_seconds
         self._listen_url = listen_url
+        self._queue_url = queue
         self._wait_seconds = parse_duration(wait_for_database)
         self._signing_key = signing_key
         self._policy = policy
@@ -144,6 +147,8 @@ class Engine:
                 orchestrator = Orchestrator(store, command_seconds=choose_patience())
                 orchestrator.resolver = StepResolver(store, runtime.artifacts)
                 await stack.enter_async_context(orchestrator)
+                if self._queue_url is not None:
+                    orchestrator.external_queue = await stack.enter_async_context(NatsQueue(self._queue_url))
                 self.sweeper = Sweeper(orchestrator, seconds=self._sweep_seconds)
                 if self._sweep:
                     await stack.enter_async_context(self.sweeper)
