@@ -72,6 +72,7 @@ docs: $(STAMP) ## Regenerate the generated documentation and SQL
 	$(BIN)/python -m tools.json_schemas
 	$(BIN)/python -m tools.roles_page
 	$(BIN)/python -m tools.connectors_page
+	$(BIN)/python -m tools.firestore_indexes
 	$(BIN)/python -m tools.save_variants
 	$(BIN)/python -m tools.sql_schemas
 	$(BIN)/python -m tests.chaos.bug_table

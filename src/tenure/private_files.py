@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -81,6 +82,17 @@ def create_file(path: str | os.PathLike[str]) -> IO[bytes]:
 
 def append_file(path: str | os.PathLike[str]) -> IO[bytes]:
     return os.fdopen(_open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
+
+
+@contextmanager
+def lock_file(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Hold the lock of a file, and make the file if it does not exist. Yields its handle, for reading and writing."""
+    handle = _open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def write_file(path: str | os.PathLike[str], body: bytes | str) -> None:

@@ -95,10 +95,11 @@ async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=None, trigger=c.Trigger("webhook", "push", "acme/site"))
         assert (await w.status(run), await w.steps(run), await w.claims()) == ("planning", [], [])
-        assert await w.plan_ready(run, step("build"), step("lint"), step("test", "build")) == {"steps": 3}
+        await w.plan_ready(run, step("build"), step("lint"), step("test", "build"))
         assert await w.states(run) == {"build": "ready", "lint": "ready", "test": "pending"}
+        assert ((await w.run(run)).steps_total, (await w.run(run)).steps_done) == (3, 0)
         async with w.refuses("RUN_INVALID_TRANSITION"):  # the run already has a plan
-            await w.plan_ready(run, "other")
+            await w.lease_planner(run)
 
 
 @pytest.mark.parametrize("how", ["error", "timeout"])
@@ -118,7 +119,7 @@ async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place
         )
         assert run_words(DCI, await w.events(run)) == ["CREATED", "PLANNING", "PLAN_FAILED", "FAILED"]
         async with w.refuses("RUN_TERMINAL_STATE"):
-            await w.plan_ready(run, "build")
+            await w.lease_planner(run)
 
 
 # ----------------------------------------------------------------------------------------- finalization

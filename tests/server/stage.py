@@ -98,13 +98,18 @@ def _change(tenant: str) -> AdminChange:
 
 @asynccontextmanager
 async def site(
-    url: str, *, connectors: Iterable[Connector] = (), policy: str | None = None, **settings: Any
+    url: str,
+    *,
+    connectors: Iterable[Connector] = (),
+    policy: str | None = None,
+    publish: str | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Site]:
     """A server on an empty database. With `connectors`, runs can act, under acme's `policy`. Answers to hooks wait for
     their run, even on a busy machine."""
     settings.setdefault("hook_answer_seconds", 60)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(Engine(url, connectors=connectors))
+        engine = await stack.enter_async_context(Engine(url, connectors=connectors, publish=publish))
         service, address = await stack.enter_async_context(serving(engine, Settings(port=0, **settings)))
         async with AsyncExitStack() as callers:
             made = Site(engine, service, address, callers)

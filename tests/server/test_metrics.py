@@ -104,8 +104,8 @@ async def test_requests_with_a_key_are_counted_by_source(url: str) -> None:
 async def test_runs_of_every_profile_are_counted_in_the_kernels_words(url: str) -> None:
     async with site(url) as s:
         engine = s.engine.scoped(tenant="acme")
-        first = await engine.create("w", PLAN)
-        await engine.create("w", PLAN)
+        first = await engine.create("w", PLAN, profile="agent-runs")
+        await engine.create("w", PLAN, profile="agent-runs")
         await complete_next_step(s, first)
         found = await scrape(s)
         count = "tenure_run_transitions_total"

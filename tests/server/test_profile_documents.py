@@ -21,7 +21,7 @@ GWI = {"profile": "git-with-intent"}
 AGENT = {"profile": "agent-runs"}
 
 
-def _documented() -> dict[str, bool]:
+def list_document_fields() -> dict[str, bool]:
     """The fields of git-with-intent's section 6.2, and whether they are required."""
     text = (SEEDS / "git-with-intent.md").read_text()
     block = text.split("### 6.2 Run Document")[1].split("```")[1]
@@ -49,7 +49,7 @@ async def a_run(s: Site, profile: str = "tenure") -> str:
 
 @pytest.mark.parametrize("profile", ["git-with-intent", "delta-ci"])
 async def test_a_run_of_any_profile_has_a_git_with_intent_document(url: str, profile: str) -> None:
-    fields = _documented()
+    fields = list_document_fields()
     assert len(fields) == 23, "all fields of section 6.2 are found"
     async with site(url) as s:
         viewer, run = await s.as_("viewer"), await a_run(s, profile)

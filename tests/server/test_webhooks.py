@@ -121,7 +121,7 @@ def acme(s: Site, tenant: str = "acme") -> Engine:
 
 async def work(s: Site, workflow: str = "report", tenant: str = "acme") -> str:
     """Run two steps to the end."""
-    run = await acme(s, tenant).create(workflow, [{"name": "a"}, {"name": "b"}])
+    run = await acme(s, tenant).create(workflow, [{"name": "a"}, {"name": "b"}], profile="agent-runs")
     for _ in range(2):
         [lease] = await s.engine.orchestrator.claim("bob", queues=QUEUES)
         await s.engine.orchestrator.send(Complete(run_id=lease.run_id, idx=lease.idx, n=lease.n, seq=1))

@@ -26,7 +26,9 @@ COMPLETE_VARIABLE = "_TENURE_COMPLETE"
 COLLECT_AFTER = 100_000
 """New objects after which the garbage collector runs. What a command loads stays alive; Python's default of 700 would cost a short
 command a tenth of its time."""
-LONG_RUNNING = frozenset({"bench", "demo", "dev", "serve", "simulate", "worker"})
+LONG_RUNNING = frozenset(
+    {"bench", "demo", "dev", "publish", "serve", "simulate", "status-server", "up", "worker"}
+)
 """Commands that set the garbage collector themselves."""
 QUERY_COMMANDS = frozenset({"runs", "approvals", "receipts", "costs", "signal"})
 """Commands that load no user code. They import structlog, which is slow to load, with their first log line."""
@@ -40,8 +42,17 @@ COMMANDS: dict[str, CommandEntry] = {
     "serve": CommandEntry(
         "ops.serve", "Begin", "Serve the HTTP API: tenants, keys, triggers, runners and live status."
     ),
+    "publish": CommandEntry(
+        "ops.publish", "Begin", "Publish the status of agent runs to files or S3, as a process of its own."
+    ),
+    "status-server": CommandEntry(
+        "ops.status_server", "Begin", "Serve what was published, without a database; with a page."
+    ),
     "demo": CommandEntry(
         "dev.demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."
+    ),
+    "up": CommandEntry(
+        "dev.up", "Begin", "Start a whole system, from CI to governed agents, and watch its story."
     ),
     # Look after runs.
     "runs": CommandEntry("runs.runs", "Runs", "List, show, watch and control runs; explain why one waits."),
@@ -63,6 +74,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "workflows": CommandEntry(
         "workflows.workflows", "Runs", "List registered workflows; check YAML files, with line numbers."
     ),
+    "ci": CommandEntry("ci.ci", "Runs", "CI: check pipelines, explain plans, run jobs, look after reports."),
     # Govern what runs do to the world.
     "policy": CommandEntry(
         "govern.policy", "Governing", "Check, test, publish and activate the policy for actions."
@@ -112,7 +124,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "completion": CommandEntry("ops.completion", "Inside", "Print the completion script of your shell."),
 }
 
-WITHOUT_PROFILES = frozenset({None, "completion", "explain", "init", "lifecycle"})
+WITHOUT_PROFILES = frozenset({None, "completion", "explain", "init", "lifecycle", "status-server"})
 """Help and commands that work even if a custom profile is broken. `lifecycle` loads profiles itself, except in `check`."""
 
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 from tenure import custom_profiles
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
-from tenure.kernel.commands import StartChild, StepSpec
+from tenure.kernel.commands import DEFAULT_PROFILE, StartChild, StepSpec
 from tenure.limits import (
     CHECKPOINTS_PER_RUN_MAX,
     LEASE_SECONDS_MAX,
@@ -34,9 +34,6 @@ from tenure.sdk.options import Duration
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-
-PROFILE = "tenure"
-"""The default profile."""
 
 
 class StepFunction(Generic[P, R]):
@@ -113,7 +110,7 @@ class Workflow(Generic[P, R]):
         name: str | None = None,
         version: str = "1",
         accepts: Iterable[str] = (),
-        profile: str = PROFILE,
+        profile: str = DEFAULT_PROFILE,
         queue: str = "default",
         timeout: Duration | None = None,
         lease: Duration | None = None,
@@ -318,7 +315,7 @@ def workflow(
     name: str | None = None,
     version: str = "1",
     accepts: Iterable[str] = (),
-    profile: str = PROFILE,
+    profile: str = DEFAULT_PROFILE,
     queue: str = "default",
     timeout: Duration | None = None,
     lease: Duration | None = None,

@@ -87,7 +87,12 @@ def encode_run_failure(error: TenureError, request_id: str) -> ErrorBody:
 def error_headers(error: TenureError) -> dict[str, str]:
     """The headers of an error: Retry-After, WWW-Authenticate, Connection and Allow."""
     headers: dict[str, str] = {}
-    if error.spec.status == 429 or error.code in ("QUEUE_FULL", "SERVER_BUSY", "STORE_BUSY"):
+    if error.spec.status == 429 or error.code in (
+        "NOT_PUBLISHED",
+        "QUEUE_FULL",
+        "SERVER_BUSY",
+        "STORE_BUSY",
+    ):
         headers["Retry-After"] = str(error.data.get("retry_after", 1))
     if error.spec.status == 401:
         headers["WWW-Authenticate"] = "Bearer"

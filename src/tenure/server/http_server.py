@@ -13,7 +13,7 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import msgspec
 import structlog
@@ -29,6 +29,7 @@ from tenure.server.http.forwarded import FORWARDED, X_FORWARDED_FOR
 from tenure.server.http.protocol import make_protocol
 from tenure.server.observe.structured_logs import redirect_uvicorn_logs
 from tenure.server.settings import LOOPBACK, Settings
+from tenure.status_server.http_server import StatusSettings, serving_documents
 
 log = structlog.get_logger(__name__)
 
@@ -132,8 +133,20 @@ async def serve(engine: Engine, settings: Settings) -> None:
     """Run an engine and its server until the process is signaled (law 2)."""
     check_address(settings)
     with shutdown_event() as stop:
-        async with engine, serving(engine, settings) as (_service, address):
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(engine)
+            _service, address = await stack.enter_async_context(serving(engine, settings))
             log.info("server_started", address=address)
+            if settings.status_listen is not None and engine.publisher is not None:
+                status = StatusSettings(
+                    documents=engine.publisher.documents.name,
+                    listen=settings.status_listen,
+                    tls_cert=settings.tls_cert,
+                    tls_key=settings.tls_key,
+                    behind_proxy=settings.behind_proxy,
+                )
+                shown = await stack.enter_async_context(serving_documents(status))
+                log.info("status_server_started", address=shown, documents=status.documents)
             engine.log_durability_risks()
             await stop.wait()
             log.info("server_stopping", grace_seconds=settings.grace_seconds)

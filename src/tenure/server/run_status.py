@@ -1,22 +1,28 @@
 """The answer to `GET /runs/{id}/status`, in the words and shape of any profile.
 
-Law: the answer and its ETag are functions of the run's version and the profile, so the tag changes whenever the answer could.
+Laws:
+1. The answer and its ETag are functions of the run's version and the profile, so the tag changes whenever the answer could.
+2. An agent run is shown as status.json unless another profile is asked for. If the server publishes, that is the document that was published.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tenure import ids
 from tenure.clock import to_datetime, to_optional_datetime
+from tenure.errors import TenureError
 from tenure.kernel import profiles
+from tenure.outbound.document_store import DocumentStore
 from tenure.reads import status_document
 from tenure.reads.run_list import known_steps_total
 from tenure.reads.runs import RunReader
 from tenure.shapes.documents import StatusDocument
+from tenure.shapes.published import status_path
 
 if TYPE_CHECKING:
     from tenure.server.context import ServerContext
@@ -81,6 +87,10 @@ async def read_status(
     if profile is not None:
         profiles.get(profile)
     glance = await server.status_batcher.at(ids.run_int(run_id), tenant)
+    if profile is None and glance.profile == status_document.PROFILE:
+        profile = status_document.PROFILE
+        if server.engine.publisher is not None:
+            return await _read_published(server.engine.publisher.documents, tenant, run_id, if_none_match)
     tag = _make_etag(glance.version, profile)
     if matches_etag(if_none_match, tag):
         return StatusResponse(tag, None)
@@ -109,3 +119,16 @@ async def read_status(
             updated_at=to_datetime(glance.event_at),
         )
     return StatusResponse(tag, body)
+
+
+async def _read_published(
+    documents: DocumentStore, tenant: str, run_id: str, if_none_match: str | None
+) -> StatusResponse:
+    """The published status of an agent run, or NOT_PUBLISHED."""
+    found = await documents.read(status_path(tenant, run_id))
+    if found is None:
+        raise TenureError("NOT_PUBLISHED", f"run {run_id} has not been published", retry_after=1)
+    tag = f'"{sha256(found.body).hexdigest()[:32]}"'
+    if matches_etag(if_none_match, tag):
+        return StatusResponse(tag, None)
+    return StatusResponse(tag, msgspec.json.decode(found.body, type=StatusDocument))

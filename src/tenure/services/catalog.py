@@ -24,7 +24,7 @@ from tenure.clock import to_datetime
 from tenure.declared import DeclaredWorkflow, load_workflow
 from tenure.errors import Detail, TenureError
 from tenure.kernel import capability
-from tenure.kernel.commands import StepSpec
+from tenure.kernel.commands import DEFAULT_PROFILE, StepSpec
 from tenure.kernel.registry_rows import SHARED_TENANT, WorkflowRow
 from tenure.kernel.run_terms import NO_TERMS, RunTerms
 from tenure.limits import PROBLEMS_MAX
@@ -200,7 +200,7 @@ def _load_code(row: WorkflowRow, raw: dict[str, Any]) -> StartableWorkflow:
     return StartableWorkflow(
         name=row.name,
         version=row.version,
-        profile=about.profile or "agent-runs",
+        profile=about.profile or DEFAULT_PROFILE,
         timeout_seconds=about.timeout_seconds,
         terms=about.terms,
         plan=(StepSpec(name="main", kind="body", queue=queue, lease_seconds=about.lease_seconds),),
@@ -337,6 +337,7 @@ def describe_workflow(workflow: Workflow[..., Any] | DeclaredWorkflow) -> dict[s
             "digest": workflow.digest,
             "inputs": msgspec.to_builtins(workflow.inputs),
             "steps": [{"id": step.id, "kind": step.kind, "queue": step.queue} for step in workflow.steps],
+            **({} if workflow.planner is None else {"planner": msgspec.to_builtins(workflow.planner)}),
             "document": workflow.text,
         }
     return {

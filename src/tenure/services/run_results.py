@@ -7,6 +7,8 @@ Laws:
 3. The status for a failed run depends on the failure: 502 if another service could not be reached, 504 if the run took too long,
    otherwise 500, whatever the status of its code is. The response is not retryable. A user's own code becomes STEP_FAILED with that code
    in the details. A canceled run is 409.
+4. An agent run has the codes of its document's section 5.3: AGENT_TIMEOUT for a run or step that took too long, INTERNAL_ERROR for all that the
+   map does not name. The details have the reason.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tenure import ids
 from tenure.artifacts import is_reference
 from tenure.errors import CODES, Detail, TenureError
 from tenure.kernel.run_rows import CLOSED_RUN
+from tenure.reads import status_document
 from tenure.reads.payloads import decode_payload
 from tenure.reads.status_batch import StatusBatcher
 from tenure.sdk import codec
@@ -107,6 +110,8 @@ def _failure(glance: RunGlance, cause: Any) -> RunFailure:
     reason = glance.reason or "STEP_FAILED"
     reason = _API_CODES.get(reason, reason)
     code = reason if reason in CODES else "STEP_FAILED"
+    if glance.profile == status_document.PROFILE:  # law 4
+        code = status_document.API_CODES.get(reason, "INTERNAL_ERROR")
     message = f"{ids.run_text(glance.id)} {glance.status} ({reason})"
     details: tuple[Detail, ...] = (Detail("reason", reason),)
     if cause is not None:

@@ -25,7 +25,7 @@ from tenure.clock import to_datetime, to_optional_datetime
 from tenure.declared import DeclaredWorkflow
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
-from tenure.kernel.commands import Context, StepSpec
+from tenure.kernel.commands import DEFAULT_PROFILE, Context, StepSpec
 from tenure.kernel.cron import parse_cron
 from tenure.kernel.decide.plans import check_plan
 from tenure.kernel.registry_rows import CATCH_UP_POLICIES, ScheduleRow
@@ -246,7 +246,7 @@ def _run_columns(
     if plan is not None:
         if not isinstance(workflow, str):
             raise _invalid(Detail("plan", f"workflow {workflow.name!r} has a plan of its own"))
-        name, version, usual = workflow, version or "1", "agent-runs"
+        name, version, usual = workflow, version or "1", DEFAULT_PROFILE
         queue, steps = "default", make_plan(plan)
     elif isinstance(workflow, DeclaredWorkflow):
         if pass_slot:

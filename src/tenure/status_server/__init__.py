@@ -1,1 +1,1 @@
-"""Serves the documents that the publisher has written, without a way to the database."""
+"""Reads of published documents: the status of runs, the inbox, proposals and events, without a database."""

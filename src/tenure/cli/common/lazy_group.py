@@ -17,7 +17,9 @@ from typer.core import TyperCommand, TyperGroup
 from tenure.cli.common.server_option import add_server_options
 from tenure.suggestions import suggest
 
-WITHOUT_SERVER_OPTION = frozenset({"demo", "dev", "doctor", "migrate", "serve", "verify"})
+WITHOUT_SERVER_OPTION = frozenset(
+    {"demo", "dev", "doctor", "migrate", "publish", "serve", "status-server", "verify"}
+)
 """Commands that need the database itself, or have no use for a server."""
 
 

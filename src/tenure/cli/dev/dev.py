@@ -27,8 +27,9 @@ from tenure.cli.common.options import (
     WaitForDatabase,
     WithEvidence,
 )
+from tenure.cli.common.server_extra import require_server_extra
 from tenure.cli.dev.dev_server import NO_DATABASE, DevOptions
-from tenure.cli.ops.serve import DEFAULT_SETTINGS, Host, Port, require_server_extra
+from tenure.cli.ops.serve import DEFAULT_SETTINGS, Host, Port
 from tenure.cli.ops.worker import Grace, Queues, Slots, Target
 from tenure.errors import TenureError
 

@@ -41,7 +41,7 @@ def conformance(
     """
     import structlog
 
-    from tenure.cli.ops.serve import require_server_extra
+    from tenure.cli.common.server_extra import require_server_extra
 
     require_server_extra()
     from tenure.runner_conformance.suite import SITUATIONS, RunnerNotStarted

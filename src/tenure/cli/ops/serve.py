@@ -6,7 +6,7 @@ ends with 0. A second signal ends it at once.
 
 from __future__ import annotations
 
-from importlib import import_module
+import os
 from typing import Annotated, Literal
 
 import typer
@@ -22,7 +22,7 @@ from tenure.cli.common.options import (
     WaitForDatabase,
     WithEvidence,
 )
-from tenure.errors import TenureError
+from tenure.cli.common.server_extra import require_server_extra
 from tenure.server.settings import BURST_SECONDS, Settings
 
 _EPILOG = """
@@ -69,6 +69,17 @@ SharedSecrets = Annotated[
         "--shared-secrets",
         envvar="TENURE_SHARED_SECRETS",
         help="Let every tenant use all secrets instead of just its own: env:TENURE_SECRET_{tenant}_..., FOLDER/{tenant}/...",
+    ),
+]
+
+
+Publish = Annotated[
+    str | None,
+    typer.Option(
+        "--publish",
+        envvar="TENURE_PUBLISH",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Publish the status of agent runs there, for readers without a database. One process at a time publishes.",
     ),
 ]
 
@@ -198,6 +209,63 @@ def serve(
             help="The URL at which people reach this server, for links in Slack.",
         ),
     ] = None,
+    ci: Annotated[
+        str | None,
+        typer.Option(
+            "--ci",
+            envvar="TENURE_CI",
+            metavar="FILE",
+            help="Run CI for the repositories in this settings file (docs/ci.md).",
+        ),
+    ] = None,
+    vcs: Annotated[
+        str | None,
+        typer.Option(
+            "--vcs",
+            envvar="TENURE_VCS",
+            metavar="FILE",
+            help="Report runs to GitHub, by this settings file (docs/vcs-reports.md).",
+        ),
+    ] = None,
+    publish: Publish = None,
+    status_listen: Annotated[
+        str | None,
+        typer.Option(
+            "--status-listen",
+            metavar="HOST:PORT",
+            help="With --publish: also serve what was published, as `tenure status-server` does.",
+        ),
+    ] = None,
+    firestore_project: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-project",
+            envvar="TENURE_FIRESTORE_PROJECT",
+            metavar="PROJECT",
+            help="Mirror the runs of Git With Intent to the Firestore database of this project.",
+        ),
+    ] = None,
+    firestore_database: Annotated[
+        str, typer.Option("--firestore-database", metavar="NAME", help="The database of that project.")
+    ] = DEFAULT_SETTINGS.firestore_database,
+    firestore_credentials: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-credentials",
+            envvar="TENURE_FIRESTORE_CREDENTIALS",
+            metavar="REFERENCE",
+            help="The key file of a service account: file:/PATH or env:NAME. FIRESTORE_EMULATOR_HOST makes it unnecessary.",
+        ),
+    ] = None,
+    firestore_tenants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--firestore-tenant",
+            metavar="TENANT",
+            help="A tenant whose runs are mirrored; may be repeated.  \\[default: default]",
+            show_default=False,
+        ),
+    ] = None,
     secrets: Secrets = None,
     shared_secrets: SharedSecrets = False,
     connectors: ConnectorsFile = None,
@@ -217,11 +285,17 @@ def serve(
     """
     if not behind_proxy and (trusted_proxies is not None or forwarded_header is not None):
         raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
+    if status_listen is not None and publish is None:
+        raise typer.BadParameter("--status-listen needs --publish")
+    emulator = os.environ.get("FIRESTORE_EMULATOR_HOST") or None
+    if firestore_project is not None and firestore_credentials is None and emulator is None:
+        raise typer.BadParameter("--firestore-project needs --firestore-credentials")
     require_server_extra()
     from tenure.config import choose_database
     from tenure.engine import Engine
     from tenure.engine.entry_point import run_in_loop
     from tenure.govern.connectors.registry import choose_connectors
+    from tenure.publish.vcs_settings import load_vcs_settings
     from tenure.secrets import Secrets as KnownSecrets
     from tenure.server.http_server import check_address
     from tenure.server.http_server import serve as serve_engine
@@ -249,8 +323,15 @@ def serve(
         log_requests=log_requests,
         webhooks_to_private=webhooks_to_private,
         public_url=public_url,
+        vcs=None if vcs is None else load_vcs_settings(vcs),
+        status_listen=status_listen,
         secrets_folder=secrets,
         secrets_shared=shared_secrets,
+        firestore_project=firestore_project,
+        firestore_database=firestore_database,
+        firestore_credentials=firestore_credentials,
+        firestore_emulator=emulator,
+        firestore_tenants=tuple(firestore_tenants or DEFAULT_SETTINGS.firestore_tenants),
     )
     check_address(settings)
     known = choose_connectors(
@@ -268,16 +349,8 @@ def serve(
         connectors=known,
         evidence=evidence,
         signing_key=signing_key,
+        ci=ci,
+        publish=publish,
     )
+    _ = engine.runtime.ci  # a file with problems ends the command now
     run_in_loop(serve_engine(engine, settings))
-
-
-def require_server_extra() -> None:
-    """Raise EXTRA_MISSING unless the packages of the extra `server` are installed."""
-    for name in ("httptools", "litestar", "prometheus_client", "uvicorn"):
-        try:
-            import_module(name)
-        except ImportError as missing:
-            raise TenureError(
-                "EXTRA_MISSING", f"the server needs {name}: pip install 'tenure[server]'"
-            ) from missing

@@ -20,9 +20,9 @@ from tenure.kernel.identity_rows import PersonRow
 from tenure.kernel.server_rows import HookRow
 from tenure.server.idempotency import to_response
 from tenure.server.request import ApiRequest
-from tenure.server.routes.hooks import delivery_response
 from tenure.services.approvals import DecisionRequest
 from tenure.services.hooks import events
+from tenure.services.hooks.responses import delivery_response
 from tenure.services.hooks.verification import run_sized
 from tenure.services.identity.principals import Principal
 from tenure.shapes.hooks import DeliveryStatus, HookSettings

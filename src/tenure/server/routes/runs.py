@@ -179,7 +179,8 @@ async def get_status(
         str | None, HeaderParameter(name="If-None-Match", description="The ETag of the last answer.")
     ] = None,
 ) -> Response[RunStatus | StatusDocument]:
-    """Cheap enough for frequent polling. With `If-None-Match` the answer is 304 until something changes."""
+    """Cheap enough for frequent polling. With `If-None-Match` the answer is 304 until something changes. An agent run is shown as its status.json;
+    `profile=tenure` shows it like other runs."""
     looked = await read_status(request.server, request.who.tenant, run_id, profile, if_none_match)
     if looked.body is None:
         nothing: Any = b""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -24,6 +24,7 @@ from tenure.ids import run_text
 from tenure.kernel.server_rows import DeliveryRow, HookRow
 from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
 from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook, HookRule, HookSettings
+from tenure.shapes.reports import VcsTarget
 from tenure.store.hook_deliveries import DeliveryHeader
 
 _ID = re.compile(r"[A-Za-z0-9._~:@+=-]{1,150}")
@@ -38,6 +39,9 @@ _SECRET_FIELDS = frozenset({"token", "response_url"})
 _FORM = "application/x-www-form-urlencoded"
 CLOUDEVENTS = "application/cloudevents+json"
 FIELDS_MAX = 100
+CHECK_EVENT = "check_run"
+_NO_COMMIT = "0" * 40
+"""`after` of a push that deletes its branch."""
 
 
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +170,47 @@ def github_trigger(payload: Any) -> dict[str, str]:
         "commit": _at(payload, "pull_request", "head", "sha") or _at(payload, "after"),
     }
     return {name: str(value) for name, value in found.items() if isinstance(value, str | int)}
+
+
+def github_target(payload: Any) -> VcsTarget | None:
+    """The commit that a push or a pull request is about; None if the event names none."""
+    found = {
+        "repository": _at(payload, "repository", "full_name"),
+        "head_sha": _at(payload, "pull_request", "head", "sha") or _at(payload, "after"),
+        "pull_request": _at(payload, "pull_request", "number"),
+    }
+    try:
+        target = msgspec.convert(found, VcsTarget)
+    except msgspec.ValidationError:
+        return None
+    return None if target.head_sha == _NO_COMMIT else target
+
+
+class CheckAction(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asked for with a button of a check run."""
+
+    verb: Literal["rerun", "cancel"]
+    external_id: str
+    repository: str
+    head_sha: str
+
+
+def github_check_action(payload: Any) -> CheckAction | None:
+    """The button of a check run that was pressed; None if the event is about something else."""
+    asked = (_at(payload, "action"), _at(payload, "requested_action", "identifier"))
+    verb = (
+        "rerun" if asked[0] == "rerequested" else "cancel" if asked == ("requested_action", "cancel") else ""
+    )
+    found = {
+        "verb": verb,
+        "external_id": _at(payload, "check_run", "external_id"),
+        "repository": _at(payload, "repository", "full_name"),
+        "head_sha": _at(payload, "check_run", "head_sha"),
+    }
+    try:
+        return msgspec.convert(found, CheckAction)
+    except msgspec.ValidationError:
+        return None
 
 
 def github_people(payload: Any) -> list[str]:

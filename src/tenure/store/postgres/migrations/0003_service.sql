@@ -120,6 +120,8 @@ create table admin_event (
     constraint admin_event_numbers check (seq >= 1)
 );
 
+create index admin_event_at on admin_event (at);
+
 -- ----------------------------------------------------------------------------------------------- hooks
 
 create table hook (
@@ -221,6 +223,43 @@ create table notice (
 create index notice_due on notice (due_at) where due_at is not null;
 create index notice_of_run on notice (tenant, subscription, run_id, pos, part);
 
+-- --------------------------------------------------------------------------------- published documents
+
+create table publication (
+    id text collate "C" not null,
+    holder text collate "C" not null,
+    fence bigint not null,
+    until bigint not null,
+    pos bigint not null,
+    primary key (id),
+    constraint publication_fence check (fence >= 1)
+);
+
+create table publication_deletion (
+    publication text collate "C" not null,
+    run_id bigint not null,
+    tenant text collate "C" not null,
+    due_at bigint not null,
+    rounds integer not null,
+    tries integer not null,
+    error text collate "C",
+    primary key (publication, run_id)
+);
+
+create index publication_deletion_due on publication_deletion (publication, due_at);
+
+-- Whoever deletes a run owes the deletion of its documents in every publication. A trigger, so that no way of deleting forgets it.
+create function delete_from_publications() returns trigger language plpgsql as $$
+begin
+    insert into tenure.publication_deletion select id, old.id, old.tenant, 0, 0, 0, null from tenure.publication
+    on conflict do nothing;
+    return null;
+end
+$$;
+
+create trigger run_deleted_from_publications after delete on run for each row when (old.profile = 'agent-runs')
+    execute function delete_from_publications();
+
 -- -------------------------------------------------------------------------------------- remote runners
 
 create table remote_lease (
@@ -249,8 +288,43 @@ create table artifact (
     content_type text collate "C" not null,
     at bigint not null,
     events integer not null,
+    upload text collate "C" not null,
+    expires_at bigint,
+    deleted_at bigint,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
+);
+
+-- ----------------------------------------------------------------------------------------- VCS reports
+
+create table vcs_report (
+    run_id bigint primary key,
+    tenant text collate "C" not null,
+    subject text collate "C" not null,
+    state text collate "C" not null check (state in ('open', 'reported', 'refused')),
+    seen integer not null,
+    fence bigint not null,
+    due_at bigint,
+    created_at bigint not null,
+    updated_at bigint not null,
+    holder text collate "C" not null,
+    tries integer not null,
+    error text collate "C",
+    check ((state = 'open') = (due_at is not null))
+);
+
+create index vcs_report_due on vcs_report (due_at) where due_at is not null;
+create index vcs_report_subject on vcs_report (subject, run_id);
+create index vcs_report_newest on vcs_report (tenant, run_id);
+create index run_spec_vcs on run_spec (run_id) where vcs_target is not null;
+
+create table vcs_check (
+    run_id bigint not null,
+    part text collate "C" not null,
+    check_id bigint,
+    phase integer not null check (phase between 0 and 2),
+    digest bytea not null,
+    primary key (run_id, part)
 );
 
 -- Rows that are written in a save need a wire type; see the end of the first migration.

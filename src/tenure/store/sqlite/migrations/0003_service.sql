@@ -120,6 +120,8 @@ create table admin_event (
     constraint admin_event_numbers check (seq >= 1)
 ) strict, without rowid;
 
+create index admin_event_at on admin_event (at);
+
 -- ----------------------------------------------------------------------------------------------- hooks
 
 create table hook (
@@ -220,6 +222,38 @@ create table notice (
 create index notice_due on notice (due_at) where due_at is not null;
 create index notice_of_run on notice (tenant, subscription, run_id, pos, part);
 
+-- --------------------------------------------------------------------------------- published documents
+
+create table publication (
+    id text not null,
+    holder text not null,
+    fence integer not null,
+    until integer not null,
+    pos integer not null,
+    primary key (id),
+    constraint publication_fence check (fence >= 1)
+) strict, without rowid;
+
+create table publication_deletion (
+    publication text not null,
+    run_id integer not null,
+    tenant text not null,
+    due_at integer not null,
+    rounds integer not null,
+    tries integer not null,
+    error text,
+    primary key (publication, run_id)
+) strict, without rowid;
+
+create index publication_deletion_due on publication_deletion (publication, due_at);
+
+-- Whoever deletes a run owes the deletion of its documents in every publication. A trigger, so that no way of deleting forgets it.
+create trigger run_deleted_from_publications after delete on run when old.profile = 'agent-runs'
+begin
+    insert into publication_deletion select id, old.id, old.tenant, 0, 0, 0, null from publication where true
+    on conflict do nothing;
+end;
+
 -- -------------------------------------------------------------------------------------- remote runners
 
 create table remote_lease (
@@ -248,6 +282,41 @@ create table artifact (
     content_type text not null,
     at integer not null,
     events integer not null,
+    upload text not null,
+    expires_at integer,
+    deleted_at integer,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
+) strict, without rowid;
+
+-- ----------------------------------------------------------------------------------------- VCS reports
+
+create table vcs_report (
+    run_id integer primary key,
+    tenant text not null,
+    subject text not null,
+    state text not null check (state in ('open', 'reported', 'refused')),
+    seen integer not null,
+    fence integer not null,
+    due_at integer,
+    created_at integer not null,
+    updated_at integer not null,
+    holder text not null,
+    tries integer not null,
+    error text,
+    check ((state = 'open') = (due_at is not null))
+) strict;
+
+create index vcs_report_due on vcs_report (due_at) where due_at is not null;
+create index vcs_report_subject on vcs_report (subject, run_id);
+create index vcs_report_newest on vcs_report (tenant, run_id);
+create index run_spec_vcs on run_spec (run_id) where vcs_target is not null;
+
+create table vcs_check (
+    run_id integer not null,
+    part text not null,
+    check_id integer,
+    phase integer not null check (phase between 0 and 2),
+    digest blob not null,
+    primary key (run_id, part)
 ) strict, without rowid;

@@ -1,0 +1,130 @@
+"""A status server process: its listening socket and its shutdown.
+
+Laws:
+1. It listens on other addresses than loopback only with TLS, or behind a proxy that has TLS.
+2. On a signal it ends its streams, lets requests finish for the grace period, and exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import msgspec
+import uvicorn
+
+from tenure.errors import TenureError
+from tenure.logs import get_logger
+from tenure.private_files import hide
+from tenure.status_server.app import StatusApp
+from tenure.status_server.published_reader import PublishedReader
+
+log = get_logger(__name__)
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+CONNECTIONS_MAX = 5_000
+GRACE_SECONDS = 5
+LOOK_SECONDS = 0.005
+DEFAULT_ADDRESS = "127.0.0.1:8710"
+
+
+class StatusSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a status server reads and listens."""
+
+    documents: str
+    """A folder, or s3://bucket/prefix."""
+    listen: str = DEFAULT_ADDRESS
+    """HOST:PORT; port 0 is any free port."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    behind_proxy: bool = False
+
+
+def _listen(settings: StatusSettings) -> socket.socket:
+    host, _, port = settings.listen.rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdigit() or int(port) > 65_535:
+        raise TenureError("LISTEN_REFUSED", f"{settings.listen!r} is not HOST:PORT")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise TenureError("LISTEN_REFUSED", "--tls-cert and --tls-key belong together")
+    if host not in LOOPBACK and settings.tls_cert is None and not settings.behind_proxy:
+        raise TenureError(
+            "LISTEN_REFUSED",
+            f"{host} can be reached from other machines, and keys would pass in the clear: "
+            "give --tls-cert and --tls-key, or --behind-proxy where something in front of it speaks TLS",
+        )
+    if settings.tls_key is not None:
+        hide(settings.tls_key)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, int(port)))
+    except OSError as fault:
+        listening.close()
+        raise TenureError("LISTEN_REFUSED", f"{settings.listen}: {fault.strerror}") from fault
+    return listening
+
+
+@asynccontextmanager
+async def serving_documents(settings: StatusSettings) -> AsyncIterator[str]:
+    """Serve published documents from this event loop until the block ends. Yields the address."""
+    app = StatusApp(PublishedReader(settings.documents))
+    listening = _listen(settings)
+    config = uvicorn.Config(
+        app,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as fault:
+        listening.close()
+        raise TenureError("LISTEN_REFUSED", f"the certificate or its key cannot be used: {fault}") from fault
+    server = _StatusServer(config)
+    task = asyncio.ensure_future(server.serve(sockets=[listening]))
+    try:
+        while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn has only a flag
+            await asyncio.sleep(LOOK_SECONDS)
+        if task.done():
+            await task
+            raise TenureError("INTERNAL_ERROR", "the server did not start; the log says why")
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        yield f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
+    finally:
+        app.stopping.set()
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+async def serve_documents(settings: StatusSettings) -> None:
+    """Serve published documents until the process is signaled."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    async with serving_documents(settings) as address:
+        log.info("status_server_started", address=address, documents=settings.documents)
+        await stop.wait()
+    log.info("status_server_stopped")
+
+
+class _StatusServer(uvicorn.Server):
+    """A server that leaves signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
