@@ -40,6 +40,7 @@ from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.feed_trimmer import FeedTrimmer
+from tenure.orchestrator.nats_queue import NatsQueue
 from tenure.orchestrator.process_watch import ProcessWatch
 from tenure.orchestrator.scheduler import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
@@ -104,6 +105,7 @@ class Engine:
         connectors: Connectors | Iterable[Connector] | str | Path | None = None,
         policy: str | Path | None = None,
         listen_url: str | None = None,
+        queue: str | None = None,
         wait_for_database: str | float | timedelta = 0,
         publish: str | None = None,
         ci: str | Path | None = None,
@@ -111,8 +113,9 @@ class Engine:
         """`only_reads`: send no command and sweep nothing; the database may be read-only. `evidence`: seal runs that end,
         signed if there is a `signing_key` (a reference, see `proof.signatures`). `policy`: a file, or its text, that
         becomes the active policy of a tenant without people. `listen_url`: where to listen for wake-ups if `url` is behind
-        a pooler (default: TENURE_LISTEN_DB). `wait_for_database`: how long PostgreSQL may be away at the start. `publish`: a
-        folder or s3://bucket/prefix for the documents of agent runs. `ci`: a file with the repositories of CI.
+        a pooler (default: TENURE_LISTEN_DB). `queue`: the address of NATS, whose messages wake claims. `wait_for_database`: how
+        long PostgreSQL may be away at the start. `publish`: a folder or s3://bucket/prefix for the documents of agent runs.
+        `ci`: a file with the repositories of CI.
         """
         custom_profiles.load_custom_profiles()
         self.url = _address(url)
@@ -131,6 +134,7 @@ class Engine:
         self._sweep = sweep
         self._sweep_seconds = sweep_seconds
         self._listen_url = listen_url
+        self._queue_url = queue
         self._wait_seconds = parse_duration(wait_for_database)
         self._signing_key = signing_key
         self._policy = policy
@@ -157,6 +161,8 @@ class Engine:
                 orchestrator = Orchestrator(store, command_seconds=choose_patience())
                 orchestrator.resolver = StepResolver(store, runtime.artifacts)
                 await stack.enter_async_context(orchestrator)
+                if self._queue_url is not None:
+                    orchestrator.external_queue = await stack.enter_async_context(NatsQueue(self._queue_url))
                 self.sweeper = Sweeper(orchestrator, seconds=self._sweep_seconds)
                 if self._sweep:
                     await stack.enter_async_context(self.sweeper)

@@ -13,7 +13,15 @@ import typer
 
 from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.backend import wait_for_database as database_wait
-from tenure.cli.common.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitForDatabase, WithEvidence
+from tenure.cli.common.options import (
+    ConnectorsFile,
+    Db,
+    ExternalQueueUrl,
+    ListenDb,
+    SigningKey,
+    WaitForDatabase,
+    WithEvidence,
+)
 from tenure.cli.common.server_extra import require_server_extra
 from tenure.server.settings import BURST_SECONDS, Settings
 
@@ -268,6 +276,7 @@ def serve(
     ] = True,
     wait_for_database: WaitForDatabase = "60s",
     listen_db: ListenDb = None,
+    external_queue: ExternalQueueUrl = None,
     db: Db = None,
 ) -> None:
     """Serve the HTTP API: runs, approvals, hooks, schedules, remote workers and live status. Logs go to stdout.
@@ -333,6 +342,7 @@ def serve(
     engine = Engine(
         db,
         listen_url=listen_db,
+        queue=external_queue,
         wait_for_database=wait_for_database,
         actor="server",
         migrate=migrate,
