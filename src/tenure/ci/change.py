@@ -141,7 +141,7 @@ def build_pull_request_change(
 
 
 def build_manual_change(
-    settings: RepositorySettings, *, ref: str, head: str = "", author: str = ""
+    settings: RepositorySettings, *, ref: str, head: str = "", base: str = "", author: str = ""
 ) -> Change:
     """A change that a person asked for. Without a head, it is the commit that the ref has; a head must be part of the ref."""
     full = ref if ref.startswith("refs/") else f"refs/heads/{ref}"
@@ -150,6 +150,7 @@ def build_manual_change(
         event="manual",
         ref=full,
         head=head,
+        base=base,
         author=author,
         trusted=settings.trusts("manual", full),
     )

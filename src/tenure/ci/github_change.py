@@ -2,7 +2,7 @@
 
 Laws:
 1. Pure. The event's signature was verified before.
-2. What the event says about refs and commits is used to fetch; whom to trust is decided by the settings alone.
+2. What the event says about refs and commits is used to fetch; whom to trust is decided by the settings alone (`ci.change`).
 3. A pull request whose source is another repository, or is gone, comes from a fork.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tenure.ci.change import NO_COMMIT, Change
+from tenure.ci.change import Change, build_pull_request_change, build_push_change
 from tenure.ci.git_commands import COMMIT, check_ref
 from tenure.ci.settings import RepositorySettings
 from tenure.errors import TenureError
@@ -80,16 +80,12 @@ def read_github_change(settings: RepositorySettings, event: str, body: Any) -> C
 
 
 def _read_push(settings: RepositorySettings, event: _PushEvent) -> Change | None:
-    if event.after == NO_COMMIT:  # the ref was deleted
-        return None
-    return Change(
-        repository=settings,
-        event="push",
+    return build_push_change(
+        settings,
         ref=check_ref(event.ref),
+        before=_check_commit(event.before),
         head=_check_commit(event.after),
-        base="" if event.before == NO_COMMIT else _check_commit(event.before),
         author=event.sender.login,
-        trusted=settings.trusts("push", event.ref),
     )
 
 
@@ -98,13 +94,13 @@ def _read_pull_request(settings: RepositorySettings, event: _PullRequestEvent) -
         return None
     asked = event.pull_request
     source = asked.head.repo
-    return Change(
-        repository=settings,
-        event="pull_request",
-        ref=f"refs/pull/{asked.number}/head",
+    check_ref(f"refs/heads/{asked.base.ref}")
+    return build_pull_request_change(
+        settings,
+        number=asked.number,
         head=_check_commit(asked.head.sha),
-        base_ref=check_ref(f"refs/heads/{asked.base.ref}"),
-        pull_request=asked.number,
+        base="",  # the event's may be older than the branch
+        base_branch=asked.base.ref,
         fork=source is None or source.full_name.lower() != event.repository.full_name.lower(),
         author=asked.user.login,
     )

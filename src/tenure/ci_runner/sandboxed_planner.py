@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import sysconfig
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tenure.ci.change import Change
-from tenure.ci.plan_step import PLANNER_ARGUMENTS, execute_plan_step
+from tenure.ci.plan_step import PLANNER_ARGUMENTS, execute_plan_step, planner_folders
 from tenure.ci.planner import PlannedChange
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
@@ -80,7 +78,7 @@ class SandboxedPlanner:
         spec = SandboxSpec(
             isolation=isolation.kind,
             files=self._host.files,
-            mounts=tuple(Mount(str(path), str(path)) for path in list_program_folders()),
+            mounts=tuple(Mount(path, path) for path in planner_folders()),
             uid=isolation.uid(self._slot),
             processes=PLANNER_PROCESSES_MAX,
         )
@@ -100,19 +98,6 @@ class SandboxedPlanner:
             said = done.stderr.decode(errors="replace").strip()[-500:]
             raise TenureError("PLAN_FAILED", f"the planner ended with {done.exit_code}: {said}")
         return done.stdout
-
-
-def list_program_folders() -> list[Path]:
-    """The folders that this Python and Tenure are loaded from."""
-    import tenure
-
-    named = {
-        sys.prefix,
-        sys.base_prefix,
-        sysconfig.get_path("purelib"),
-        str(Path(tenure.__file__).parents[1]),
-    }
-    return sorted(Path(name) for name in named)
 
 
 def encode_explanation(planned: PlannedChange) -> bytes:

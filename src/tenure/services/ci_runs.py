@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from tenure import ids
-from tenure.ci.change import Change
+from tenure.ci.change import Change, build_manual_change
 from tenure.ci.git_commands import COMMIT, check_ref
 from tenure.ci.job import PLAN_TOOL, queue_for
 from tenure.ci.settings import RepositorySettings
@@ -53,14 +53,11 @@ class CiRuns(Service):
     def build(self, trigger: CiTrigger) -> CreateRun:
         """The command that starts a run for a ref of a repository."""
         settings = find_repository(self._scope, trigger.repository)
-        ref = _full_ref(trigger.ref or settings.default_branch)
-        change = Change(
-            repository=settings,
-            event="manual",
-            ref=ref,
+        change = build_manual_change(
+            settings,
+            ref=_full_ref(trigger.ref or settings.default_branch),
             head=_check_commit("head", trigger.head),
             base=_check_commit("base", trigger.base),
-            trusted=settings.trusts("manual", ref),
         )
         return build_ci_run(self._scope, change, RunCaller(context=self._scope.context()))
 
@@ -76,15 +73,11 @@ def find_repository(scope: Scope, name: str) -> RepositorySettings:
 def build_ci_run(scope: Scope, change: Change, caller: RunCaller) -> CreateRun:
     """The command that starts the run of a change."""
     settings, number = change.repository, change.pull_request
-    supersedes = settings.supersede == "refs" or (
-        settings.supersede == "pull_requests" and number is not None
-    )
-    about = change.ref if number is None else f"pull/{number}"
     asked = StartRun(
         workflow=WORKFLOW,
         labels={"repository": settings.name},
-        concurrency_key=f"ci:{settings.name}:{about}" if supersedes else None,
-        supersede=supersedes,
+        concurrency_key=f"ci:{change.supersede_key}" if change.supersede_key else None,
+        supersede=bool(change.supersede_key),
         trigger=RunTrigger(
             type="api" if change.event == "manual" else "webhook",
             ref=change.ref,

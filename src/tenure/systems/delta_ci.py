@@ -183,6 +183,13 @@ class DeltaCi:
 
         return await self.stage.until(f"{run_id} to be {' or '.join(words)}", look)
 
+    async def until_step(self, run_id: str, name: str, word: str) -> dict[str, Any]:
+        async def look() -> dict[str, Any] | None:
+            found = (await self.steps(run_id)).get(name)
+            return found if found is not None and found["shown"] == word else None
+
+        return await self.stage.until(f"{name} of {run_id} to be {word}", look)
+
     def conclusions(self, run_id: str) -> dict[str, str]:
         """The conclusions of a run's checks at GitHub, by what they are about."""
         return {
@@ -276,11 +283,7 @@ async def _rerun(ci: DeltaCi) -> None:
 async def _supersede(ci: DeltaCi) -> None:
     pipeline = files.PIPELINE + files.SLOW_JOB
     slow = await ci.push({".tenure/ci.yaml": pipeline}, "Add a slow job", TOPIC)
-
-    async def is_running() -> bool | None:
-        return (await ci.steps(slow)).get("slow", {}).get("shown") == "RUNNING" or None
-
-    await ci.stage.until("the slow job to run", is_running)
+    await ci.until_step(slow, "slow", "RUNNING")
     await ci.push({".tenure/ci.yaml": files.PIPELINE}, "Remove it again", TOPIC)
     await ci.until_shown(slow, "REPORTED")
     outcome = (await ci.run(slow))["status"]
