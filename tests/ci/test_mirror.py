@@ -236,6 +236,21 @@ def test_processes_take_turns_to_make_and_fill_a_mirror(work: WorkRepository) ->
     assert sorted(found) == sorted(commits)
 
 
+def test_many_packs_are_indexed_together_and_none_is_deleted(
+    work: WorkRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenure.ci.mirror.PACKS_INDEXED", 3)
+    mirror = mirror_of(work)
+    commits = []
+    for n in range(4):
+        commits.append(work.commit({"a": str(n)}))
+        mirror.fetch_change("refs/heads/main", commits[-1])
+    packs = mirror.folder / "objects" / "pack"
+    assert (packs / "multi-pack-index").exists()
+    assert len(list(packs.glob("*.pack"))) == 4
+    assert all(mirror.repository.list_files(commit) for commit in commits)
+
+
 def test_a_token_is_sent_to_its_host_and_never_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from tenure.ci.change import (
     build_pull_request_change,
     build_push_change,
 )
-from tenure.ci.plan_step import execute_plan_step, launch_planner
+from tenure.ci.plan_step import PlannerLauncher, execute_plan_step, launch_planner, plan_in_process
 from tenure.ci.planner import PlannedChange
 from tenure.ci.settings import RepositorySettings
 from tenure.errors import TenureError
@@ -50,9 +50,9 @@ class Host:
         self.cache = cache
         self.settings = RepositorySettings(name="shop", **settings)
 
-    def plan(self, **change: Any) -> PlannedChange:
+    def plan(self, launch: PlannerLauncher = plan_in_process, **change: Any) -> PlannedChange:
         facts = {"event": "push", "ref": "refs/heads/main", "trusted": True, **change}
-        return execute_plan_step(Change(repository=self.settings, **facts), self.cache)
+        return execute_plan_step(Change(repository=self.settings, **facts), self.cache, launch)
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def test_three_commits_are_planned_from_a_git_host(work: WorkRepository, tmp_pat
     third = work.commit({"docs/index.md": "text"})
     with serve_repositories(work.folder.parent) as url:
         host = Host(tmp_path / "cache", url=f"{url}/shop/.git", protocols=("http",))
-        planned = host.plan(base=NO_COMMIT, head=first)
+        planned = host.plan(launch_planner, base=NO_COMMIT, head=first)
         assert included(planned) == ["test-base", "test-web", "docs"]
         assert reasons(planned)["docs"][0].startswith("everything is planned")
-        planned = host.plan(base=first, head=second)
+        planned = host.plan(launch_planner, base=first, head=second)
         assert reasons(planned) == {
             "test-base": (
                 "libs/base/src/base/__init__.py changed",
@@ -78,7 +78,7 @@ def test_three_commits_are_planned_from_a_git_host(work: WorkRepository, tmp_pat
             "test-web": ("libs/web depends on libs/base, which changed: libs/base/src/base/__init__.py",),
             "docs": ("paths match nothing that changed",),
         }
-        planned = host.plan(base=second, head=third)
+        planned = host.plan(launch_planner, base=second, head=third)
         assert included(planned) == ["docs"]
         assert (planned.base, planned.head) == (second, third)
 

@@ -6,11 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from tenure.ci.change import Change
 from tenure.ci.planner import BlobsNeeded, PlannedChange, PlanRequest, plan_change
 from tenure.ci.planner_process import answer_request
-from tenure.ci.settings import JobBounds, RepositorySettings, SecretGrant
+from tenure.ci.settings import JobBounds, RepositorySettings, SecretGrant, load_settings
 from tenure.errors import TenureError
+from tenure.kernel import profiles
+from tenure.kernel.decide.plans import check_plan
 from tests.ci.plans import CONFIG, included, jobs, plan, reasons, request
+from tests.ci.test_settings import FULL
 
 PIPELINE = """\
 projects:
@@ -435,3 +439,17 @@ def test_the_process_answers_with_a_plan_or_with_a_refusal() -> None:
     bad = json.loads(answer_request(msgspec.json.encode(request("jobs: {a: {needs: [a], run: x}}", ["x"]))))
     assert (bad["type"], bad["code"]) == ("refused", "PIPELINE_INVALID")
     assert bad["details"][0]["path"] == f"{CONFIG}:1:20"
+
+
+def test_the_kernel_takes_a_plan_under_the_profile_of_ci() -> None:
+    config = PIPELINE + "    retry: {max: 2, backoff: [1s]}\n    allow_failure: true\n"
+    planned = plan(config, None, ref="refs/heads/release")
+    needs = check_plan(planned.steps, profiles.get("delta-ci"), {}, 0)
+    assert dict(zip(included(planned), needs, strict=True))["deploy"] == ["test-c"]
+
+
+def test_a_change_with_its_settings_survives_json() -> None:
+    change = Change(
+        repository=load_settings(FULL).find("shop"), event="push", ref="refs/heads/main", trusted=True
+    )
+    assert msgspec.json.decode(msgspec.json.encode(change), type=Change) == change

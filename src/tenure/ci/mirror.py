@@ -14,7 +14,7 @@ import fcntl
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from urllib.parse import urlsplit
@@ -31,6 +31,8 @@ from tenure.ci.settings import RepositorySettings, find_url_problem, url_protoco
 from tenure.errors import TenureError
 
 LOCK_POLL_SECONDS = 0.05
+PACKS_INDEXED = 16
+"""After so many new packs, all packs are indexed together."""
 _REFUSED = re.compile(
     r"not found|does not exist|does not appear to be a git repository|authentication failed|could not read (?:username|password)"
     r"|permission denied|access denied|not allowed|\b40[13]\b|redirect|dubious ownership|host key verification failed|repository .* is empty",
@@ -74,6 +76,7 @@ class GitMirror:
                     self._fetch(until, f"+{check_ref(name)}:{_local(name)}", required=False)
                 elif not self.repository.has_commit(name):
                     self._fetch(until, name, required=False)
+            self._index_packs(until)
         return head
 
     def find_ref(self, ref: str) -> str | None:
@@ -156,6 +159,15 @@ class GitMirror:
         encoded = base64.b64encode(f"{fetch.user}:{token}".encode()).decode()
         host = urlsplit(url)
         return {f"http.{host.scheme}://{host.netloc}/.extraHeader": f"Authorization: Basic {encoded}"}
+
+    def _index_packs(self, until: float) -> None:
+        """Index all packs together from time to time: git would look into each of them for every object."""
+        count = sum(1 for _ in self.folder.glob("objects/pack/*.pack"))
+        if count and count % PACKS_INDEXED == 0:
+            with suppress(GitCommandFailed, GitCommandTimedOut):  # it only makes reads faster
+                GitProgram(git_dir=str(self.folder)).run(
+                    "multi-pack-index", "write", "--no-progress", seconds=max(0.1, until - monotonic())
+                )
 
     def _remove_rest(self) -> int:
         """Remove what a failed fetch has left behind. The size of the largest file of it: a pack that reached its limit was cut there."""
