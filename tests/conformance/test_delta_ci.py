@@ -511,6 +511,30 @@ async def test_failures_are_classified_by_rules(place: Place, code: str, retried
         assert await w.status(run) == ("retry_wait" if retried else "failed")
 
 
+@pytest.mark.parametrize(
+    "code", ["NETWORK_DOWN", "RUNNER_STARTUP_SANDBOX", "FLAKY_TEST_LOGIN", "STEP_TIMED_OUT"]
+)
+async def test_transient_failures_are_retried_as_the_job_says(place: Place, code: str) -> None:
+    """A job's own number of retries and its own delays replace those of the profile; the rules still classify."""
+    async with World(place) as w:
+        backoff = c.BackoffSpec((7.0, 9.0), 0.0)
+        job = c.StepSpec(name="job", retries=2, backoff=backoff, timeout_seconds=30, lease_seconds=300)
+        run = await w.create(profile=DCI, plan=[job])
+        for delay in (7, 9, None):
+            lease = await w.claim()
+            if code == "STEP_TIMED_OUT":
+                await w.later(31).sweep()
+            else:
+                await w.fail(lease, code)
+            row = await w.step(run, "job")
+            assert row.last_error == code
+            if delay is not None:
+                ended = (await w.attempts(run))[-1].ended_at or 0
+                assert (row.state, row.eligible_at) == ("retry_wait", ended + us(delay))
+                await w.later(delay).sweep()
+        assert (await w.status(run), (await w.step(run, "job")).attempt) == ("failed", 3)
+
+
 @pytest.mark.clause("DCI-14")
 async def test_a_retry_is_a_new_attempt_and_keeps_the_old_one_unchanged(place: Place) -> None:
     async with World(place) as w:

@@ -365,6 +365,23 @@ BUGS: dict[str, Bug] = {
         (Change(checkpoints.write_checkpoint, 'if step.kind == "plan":', "if False:"),),
         70,
     ),
+    "result-without-its-maker": Bug(
+        "a step with an earlier result does not name the step that made it",
+        (Change(resolutions._resolve, "step.reused_run, step.reused_step = made.reused", "pass"),),
+        0,
+    ),
+    "reused-while-at-work": Bug(
+        "a step that waits for a retry takes an earlier result",
+        (
+            Change(
+                resolutions._resolve,
+                'elif made.reused is not None and step.reuse is not None and step.state == "pending":',
+                "elif made.reused is not None:",
+            ),
+            Change(resolutions._resolve, 'step = d.move(step, "reuse")', 'step.state = "succeeded"'),
+        ),
+        0,
+    ),
     "skipped-and-handed-out": Bug(
         "a step whose condition is false can be claimed",
         (Change(resolutions._resolve, "if made.skipped:", "if False:"),),

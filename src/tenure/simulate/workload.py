@@ -215,10 +215,10 @@ class Workload:
         seeds do not change."""
         made = []
         for step in steps:
-            if step.kind == "work" and rng.random() < 0.4:
+            if step.kind == "work" and rng.random() < 0.6:
                 also = rng.choice(((), ("shared",)))
                 reuse = ReuseSpec(
-                    scope=rng.choice(("shared", "own")), also=also, digest=rng.choice(("11", "22")) * 32
+                    scope=rng.choice(("shared", "own")), also=also, digest=rng.choice(("11", "11", "22")) * 32
                 )
                 step = msgspec.structs.replace(step, reuse=reuse)
             how = rng.choice(("plain", "plain", "skipped", "true", "false", "each", "fails"))
