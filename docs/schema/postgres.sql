@@ -6,7 +6,7 @@ create domain counter as integer CHECK (VALUE >= 0);
 create domain idempotency_status as text collate "C" CHECK (VALUE = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]));
 create domain lease_state as text collate "C" CHECK (VALUE = ANY (ARRAY['granted'::text, 'active'::text, 'completed'::text, 'released'::text, 'expired'::text, 'revoked'::text, 'canceled'::text]));
 create domain run_status as text collate "C" CHECK (VALUE = ANY (ARRAY['created'::text, 'planning'::text, 'plan_failed'::text, 'queued'::text, 'running'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text]));
-create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text]));
+create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text, 'plan'::text]));
 create domain step_state as text collate "C" CHECK (VALUE = ANY (ARRAY['pending'::text, 'ready'::text, 'leased'::text, 'starting'::text, 'running'::text, 'uploading'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text]));
 
 create table account_link (
@@ -828,11 +828,17 @@ create table step (
     template_ref integer,
     condition text collate "C",
     resolution text collate "C" not null,
-    constraint step_claimable CHECK (NOT claimable OR state::text = 'ready'::text AND (kind::text = ANY (ARRAY['work'::text, 'body'::text])) AND ready_at IS NOT NULL),
+    reuse text collate "C",
+    reuse_key bytea,
+    reused_run bigint,
+    reused_step text collate "C",
+    constraint step_claimable CHECK (NOT claimable OR state::text = 'ready'::text AND (kind::text = ANY (ARRAY['work'::text, 'body'::text, 'plan'::text])) AND ready_at IS NOT NULL),
     constraint step_counters CHECK (max_attempts >= 1),
     constraint step_pkey PRIMARY KEY (run_id, idx),
-    constraint step_resolution_has_template CHECK ((resolution = ANY (ARRAY[''::text, 'skip'::text])) OR template_ref IS NOT NULL),
+    constraint step_resolution_has_template CHECK ((resolution = ANY (ARRAY[''::text, 'skip'::text])) OR template_ref IS NOT NULL OR reuse IS NOT NULL),
     constraint step_resolution_known CHECK (resolution = ANY (ARRAY[''::text, 'due'::text, 'each'::text, 'skip'::text])),
+    constraint step_reuse_key_has_terms CHECK (reuse_key IS NULL OR reuse IS NOT NULL),
+    constraint step_reused_never_ran CHECK ((reused_run IS NULL) = (reused_step IS NULL) AND (reused_run IS NULL OR state::text = 'succeeded'::text AND attempt::integer = 0 AND reuse_key IS NOT NULL)),
     constraint step_state_known CHECK ((state::text = ANY (ARRAY['succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text])) = (finished_at IS NOT NULL)),
     constraint step_terminal_has_no_timer CHECK (finished_at IS NULL OR wake_at IS NULL),
     constraint step_terminal_is_complete CHECK ((finished_at IS NULL) = (reason IS NULL)),
@@ -842,6 +848,7 @@ create table step (
 CREATE INDEX step_claim ON step USING btree (queue, tenant, workspace, priority DESC, ready_at, run_id, idx) WHERE claimable;
 CREATE UNIQUE INDEX step_name ON step USING btree (run_id, name);
 CREATE INDEX step_open ON step USING btree (run_id, idx) WHERE finished_at IS NULL AND idx > 0;
+CREATE INDEX step_reuse ON step USING btree (tenant, reuse_key) WHERE reuse_key IS NOT NULL;
 CREATE INDEX step_wake ON step USING btree (wake_at) WHERE wake_at IS NOT NULL;
 
 create table subscription (
@@ -1446,7 +1453,11 @@ create type step_in as (
     wake_at bigint,
     template_ref integer,
     condition text,
-    resolution text
+    resolution text,
+    reuse text,
+    reuse_key bytea,
+    reused_run bigint,
+    reused_step text
 );
 
 create type verdict_in as (

@@ -194,6 +194,18 @@ class ArtifactStore:
             store = await asyncio.to_thread(self._open)
             return {each["path"]: each["size"] async for some in obstore.list(store, folder) for each in some}
 
+    async def exists(self, reference: bytes) -> bool:
+        """Whether the artifact of a reference is there. Its content is not read."""
+        named = msgspec.json.decode(reference, type=ArtifactReference)
+        path = _path(named.run, named.digest.removeprefix("sha256:"))
+        with _store_errors(f"{path} cannot be found"):
+            store = await asyncio.to_thread(self._open)
+            try:
+                await obstore.head_async(store, path)
+            except (NotFoundError, FileNotFoundError):
+                return False
+            return True
+
     async def get(self, reference: bytes) -> bytes:
         try:
             named = msgspec.json.decode(reference, type=ArtifactReference)

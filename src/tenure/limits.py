@@ -35,6 +35,10 @@ MOMENT_US_MAX = 253_402_300_799_999_999
 INTEGER_MAX = 2**31 - 1
 """Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000
+REUSE_SCOPES_MAX = 8
+"""Further scopes in which an earlier result of a step is looked for."""
+REUSE_CANDIDATES_MAX = 5
+"""Earlier results of a step that are examined, newest first; if their outputs are gone, the step runs."""
 ROWS_DECIDED_ON_LOOP_MAX = 200
 """Steps, waits or children that a decision may look at on the event loop. A longer decision is made in a thread."""
 ROWS_WRITTEN_ON_LOOP_MAX = 2_000

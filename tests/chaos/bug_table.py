@@ -66,6 +66,16 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "A step whose input cannot be resolved fails": ("refused-input-forgotten",),
         "No step of a paused run can be claimed": ("claimed-while-paused",),
+        "A step with an earlier result never runs, and names the step that made it": (
+            "result-without-its-maker",
+            "reused-while-at-work",
+        ),
+        "A plan step is leased like other steps, plans, and counts nowhere": (
+            "plan-step-counted",
+            "plan-step-left-open",
+            "cancel-while-planning",
+            "planner-records",
+        ),
     },
     "Timers and outbox": {
         "Every due timer is handled": ("sweeper-blind", "planner-for-ever"),

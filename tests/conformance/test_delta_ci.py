@@ -96,10 +96,11 @@ async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=None, trigger=c.Trigger("webhook", "push", "acme/site"))
         assert (await w.status(run), await w.steps(run), await w.claims()) == ("planning", [], [])
-        assert await w.plan_ready(run, step("build"), step("lint"), step("test", "build")) == {"steps": 3}
+        await w.plan_ready(run, step("build"), step("lint"), step("test", "build"))
         assert await w.states(run) == {"build": "ready", "lint": "ready", "test": "pending"}
+        assert ((await w.run(run)).steps_total, (await w.run(run)).steps_done) == (3, 0)
         async with w.refuses("RUN_INVALID_TRANSITION"):  # the run already has a plan
-            await w.plan_ready(run, "other")
+            await w.lease_planner(run)
 
 
 @pytest.mark.clause("DCI-02")
@@ -120,7 +121,7 @@ async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place
         )
         assert run_words(DCI, await w.events(run)) == ["CREATED", "PLANNING", "PLAN_FAILED", "FAILED"]
         async with w.refuses("RUN_TERMINAL_STATE"):
-            await w.plan_ready(run, "build")
+            await w.lease_planner(run)
 
 
 # ----------------------------------------------------------------------------------------- finalization
@@ -513,6 +514,30 @@ async def test_failures_are_classified_by_rules(place: Place, code: str, retried
         assert row.state == ("retry_wait" if retried else "failed")
         assert row.last_error == code
         assert await w.status(run) == ("retry_wait" if retried else "failed")
+
+
+@pytest.mark.parametrize(
+    "code", ["NETWORK_DOWN", "RUNNER_STARTUP_SANDBOX", "FLAKY_TEST_LOGIN", "STEP_TIMED_OUT"]
+)
+async def test_transient_failures_are_retried_as_the_job_says(place: Place, code: str) -> None:
+    """A job's own number of retries and its own delays replace those of the profile; the rules still classify."""
+    async with World(place) as w:
+        backoff = c.BackoffSpec((7.0, 9.0), 0.0)
+        job = c.StepSpec(name="job", retries=2, backoff=backoff, timeout_seconds=30, lease_seconds=300)
+        run = await w.create(profile=DCI, plan=[job])
+        for delay in (7, 9, None):
+            lease = await w.claim()
+            if code == "STEP_TIMED_OUT":
+                await w.later(31).sweep()
+            else:
+                await w.fail(lease, code)
+            row = await w.step(run, "job")
+            assert row.last_error == code
+            if delay is not None:
+                ended = (await w.attempts(run))[-1].ended_at or 0
+                assert (row.state, row.eligible_at) == ("retry_wait", ended + us(delay))
+                await w.later(delay).sweep()
+        assert (await w.status(run), (await w.step(run, "job")).attempt) == ("failed", 3)
 
 
 @pytest.mark.clause("DCI-14")

@@ -108,9 +108,7 @@ async def test_an_input_that_a_state_does_not_accept_is_refused(place: Place, st
             c.DeleteRun(run_id=run),
             c.ClaimStep(run_id=run, idx=1, by=c.Claimant("bob")),  # the step is not ready yet
         ]
-        if status != "planning":
-            refused += [c.AcceptPlan(run_id=run, plan=()), c.FailPlan(run_id=run)]
-        else:
+        if status == "planning":
             refused += [c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),))]
             refused = [r for r in refused if not isinstance(r, c.ClaimStep)]
         if status != "waiting_external":
@@ -265,8 +263,6 @@ async def test_a_terminal_run_is_final_but_its_metadata_may_change(place: Place,
     async with World(place) as w:
         run = await end_as(w, status)
         refused: list[c.Command] = [
-            c.AcceptPlan(run_id=run, plan=()),
-            c.FailPlan(run_id=run),
             c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),)),
             c.ClaimStep(run_id=run, idx=0, by=c.Claimant("bob")),
             c.RevokeLease(run_id=run, idx=0, n=1),

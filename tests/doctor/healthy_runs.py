@@ -193,6 +193,23 @@ def planning(run_id: int = RUN_ID) -> Story:
     return Story(run_id=run_id, profile="delta-ci", plan=None)
 
 
+def planned(run_id: int = RUN_ID) -> Story:
+    """A run with a plan from its plan step: one step has the result of an earlier run, another one is at work."""
+    story = planning(run_id)
+    reuse = c.ReuseSpec(scope="site", digest="ab" * 32)
+    story.at(1).plan_ready(c.StepSpec(name="build", reuse=reuse), c.StepSpec(name="test"))
+    story.at(2).resolve("build", None, reuse_key=b"k" * 32, reused=(run_id - 1, "build"), output=b"1")
+    story.claim("test")
+    return story
+
+
+def unplanned(run_id: int = RUN_ID) -> Story:
+    """A run whose planning failed."""
+    story = planning(run_id)
+    story.at(1).plan_failed("CONFIG_INVALID", b"ci.yaml:3:1")
+    return story
+
+
 def failed(run_id: int = RUN_ID) -> Story:
     """A required step failed; its dependent was skipped."""
     story = Story(run_id=run_id, profile="delta-ci", plan=["one", "two"])
@@ -266,7 +283,7 @@ def denied(run_id: int = RUN_ID) -> ActStory:
 
 
 ALL: tuple[Callable[..., Story], ...] = (
-    retried, backing_off, working, lease_expired, asking, gated, signaled, conditional, canceled, canceling, delayed, planning, failed, parent, acted, denied, worker_proven_dead,
+    retried, backing_off, working, lease_expired, asking, gated, signaled, conditional, canceled, canceling, delayed, planning, planned, unplanned, failed, parent, acted, denied, worker_proven_dead,
 )  # fmt: skip
 
 

@@ -268,6 +268,41 @@ def a_wait_that_ends_before_it_opens(bundle: RunDump) -> None:
     bundle.waits[0].settled_at = bundle.waits[0].opened_at - 1
 
 
+@breaks("I9", healthy_runs.planning)
+def planning_without_a_plan_step(bundle: RunDump) -> None:
+    bundle.steps.clear()
+
+
+@breaks("I9", healthy_runs.planned)
+def a_plan_step_that_counts(bundle: RunDump) -> None:
+    bundle.run.steps_total += 1
+
+
+@breaks("I9", healthy_runs.planned)
+def a_plan_from_a_plan_step_that_failed(bundle: RunDump) -> None:
+    step(bundle, "$plan").state = "failed"
+
+
+@breaks("I9", healthy_runs.planned)
+def a_second_plan_step(bundle: RunDump) -> None:
+    step(bundle, "test").kind = "plan"
+
+
+@breaks("I9", healthy_runs.planned)
+def a_plan_step_that_others_need(bundle: RunDump) -> None:
+    step(bundle, "$plan").dependents = "1"
+
+
+@breaks("I9", healthy_runs.planning)
+def a_plan_step_in_the_place_of_another_step(bundle: RunDump) -> None:
+    step(bundle, "$plan").idx = 0
+
+
+@breaks("I9", healthy_runs.unplanned)
+def failed_planning_that_is_shown_as_planning(bundle: RunDump) -> None:
+    bundle.run.status = "planning"
+
+
 @breaks("I10", healthy_runs.planning)
 def planning_without_a_timer(bundle: RunDump) -> None:
     bundle.run.wake_at = None
@@ -989,6 +1024,26 @@ def a_claimable_step_without_its_resolution(bundle: RunDump) -> None:
 def a_succeeded_step_without_an_attempt(bundle: RunDump) -> None:
     step(bundle, "write").attempt = 0
     bundle.attempts = [row for row in bundle.attempts if row.idx != step(bundle, "write").idx]
+
+
+@breaks("I61", healthy_runs.planned)
+def a_reused_step_that_was_leased(bundle: RunDump) -> None:
+    step(bundle, "build").attempt = 1
+
+
+@breaks("I61", healthy_runs.planned)
+def a_reused_step_without_a_link(bundle: RunDump) -> None:
+    step(bundle, "build").reused_run = step(bundle, "build").reused_step = None
+
+
+@breaks("I61", healthy_runs.planned)
+def a_reused_step_without_a_key(bundle: RunDump) -> None:
+    step(bundle, "build").reuse_key = None
+
+
+@breaks("I61", healthy_runs.planned)
+def a_link_of_a_step_that_ran(bundle: RunDump) -> None:
+    step(bundle, "test").reused_run, step(bundle, "test").reused_step = 7, "test"
 
 
 @breaks("I10", healthy_runs.conditional)

@@ -59,5 +59,5 @@ async def test_status_and_repository_are_filtered_page_by_page(
 
 def test_the_documented_choices_match_the_kernel() -> None:
     kinds = get_args(get_type_hints(StepSpec)["kind"])
-    assert {*CHOICES[".kind"], "body"} == set(kinds)
+    assert {*CHOICES[".kind"], "body", "plan"} == set(kinds)
     assert CHOICES[".approval.tier"] == get_args(get_type_hints(embedded.ApprovalSpec)["tier"])

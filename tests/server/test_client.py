@@ -153,8 +153,6 @@ ENGINE_ONLY = {
         "build_resumed",
         "delete_finished",
         "output",
-        "plan_failed",
-        "plan_ready",
     },
     "approvals": {
         "check_not_involved",

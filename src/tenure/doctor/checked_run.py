@@ -131,8 +131,10 @@ class CheckedRun:
         "bodies",
         "bundle",
         "canceled_seq",
+        "counted",
         "ended_seq",
         "now",
+        "planner",
         "run",
         "settled",
         "settled_acts",
@@ -150,6 +152,9 @@ class CheckedRun:
         self.run = bundle.run
         self.spec = bundle.spec
         self.steps: dict[int, StepRow] = {step.idx: step for step in bundle.steps}
+        self.planner = next((step for step in bundle.steps if step.kind == "plan"), None)
+        """The plan step, if there is one. It does not count as a step of the run."""
+        self.counted = [step for step in bundle.steps if step.kind != "plan"]
         self.attempts: dict[int, list[AttemptRow]] = {}
         for attempt in bundle.attempts:
             self.attempts.setdefault(attempt.idx, []).append(attempt)

@@ -29,7 +29,8 @@ _COMPLETES = {
     "complete": ("complete",),
     "complete_waiting": ("complete",),
     # An act that is denied, frozen, over a cap or rejected fails its step immediately.
-    "fail": ("fail", "suspend", "propose_act", "intend_act", "repeat_act"),
+    # So does an invalid plan, which its plan step completes with.
+    "fail": ("fail", "suspend", "propose_act", "intend_act", "repeat_act", "complete"),
     "fail_retry": ("fail",),
     "late_result": ("complete", "fail"),
 }

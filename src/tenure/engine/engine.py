@@ -57,7 +57,7 @@ from tenure.services.identity.keys import Keys
 from tenure.services.identity.people import People
 from tenure.services.identity.principals import Principal
 from tenure.services.identity.tenants import Tenants
-from tenure.services.plans import PlanLike, encode_payload, make_plan
+from tenure.services.plans import PlanLike, Planner, encode_payload, make_plan, make_planned_later
 from tenure.services.policies import Freezes, Policies
 from tenure.services.receipts import Receipts, Undos
 from tenure.services.run_creation import RunCaller, StartOptionsDict, build_command, read_options
@@ -351,15 +351,19 @@ class Engine:
     async def create(
         self,
         workflow: str,
-        plan: PlanLike | None,
+        plan: PlanLike | None = None,
         *,
+        planner: Planner | Mapping[str, Any] | None = None,
         input: Any = None,  # noqa: A002 - the word users know it by
         profile: str = "agent-runs",
         code_version: str = "1",
         **options: Unpack[StartOptionsDict],
     ) -> str:
-        """Start a run of a plan of steps, with the options of `StartOptionsDict`. Returns its id. Without a plan the run waits
-        for `runs.plan_ready` or `runs.plan_failed`. With a `key`, the same request again returns the same run."""
+        """Start a run of a plan of steps, with the options of `StartOptionsDict`. Returns its id. In place of a plan, a `planner`
+        names the tool whose result is the plan, as in `{"tool": "plan_release"}`. With a `key`, the same request again returns
+        the same run."""
+        if (plan is None) == (planner is None):
+            raise TenureError("INVALID_INPUT", "give either a plan or a planner")
         asked, caller = read_options(self.scope, workflow, options)
         command = build_command(
             self.scope,
@@ -367,7 +371,7 @@ class Engine:
             caller,
             version=code_version,
             profile=profile,
-            plan=None if plan is None else make_plan(plan),
+            plan=make_plan(plan or ()) if planner is None else make_planned_later(planner),
             body=encode_payload(input),
         )
         created = await self.orchestrator.create(with_request_hash(command))

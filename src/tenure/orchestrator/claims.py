@@ -380,7 +380,7 @@ def _grant(
         assert run is not None
         if run.next_no == 1:
             snap.known |= {("open_waits",), ("all_waits",)}
-        if run.steps_total == 1:
+        if run.steps_total == 1 or not run.planned:
             snap.known.add(("open_steps",))
         if not step.recorded:
             snap.known.add(("checkpoints", step.idx))

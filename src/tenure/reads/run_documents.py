@@ -34,7 +34,7 @@ from tenure.kernel.run_rows import (
 )
 from tenure.reads.payloads import decode_payload, read_bodies
 from tenure.reads.runs import RunReader, run_word, step_word
-from tenure.reads.steps import parse_meta, wait_label
+from tenure.reads.steps import parse_meta, read_shown_steps, reused_result, wait_label
 from tenure.shapes.documents import (
     CancellationDocument,
     CheckpointDocument,
@@ -81,7 +81,7 @@ async def read_document(
     rows = _Rows(
         run,
         spec,
-        await read("steps_of", run_id),
+        await read_shown_steps(store, run_id),
         await read("attempts_of", run_id),
         await read("checkpoints_of", run_id),
         await read("waits_of", run_id),
@@ -205,6 +205,7 @@ def _step(rows: _Rows, step: StepRow) -> StepDocument:
         output=rows.body(step.output_ref),
         error=code if error is None else f"{code}: {error}",
         skip_reason=f"{step.reason}: {step.condition}" if step.reason == CONDITION_FALSE else None,
+        reused_from=None if (found := reused_result(step)) is None else f"{found.run}/{found.step}",
         started_at=to_datetime(min(a.granted_at for a in of_step)) if of_step else None,
         completed_at=to_optional_datetime(step.finished_at),
     )

@@ -40,7 +40,7 @@ from tenure.reads.run_list import (
     read_run_page,
     read_specs,
 )
-from tenure.reads.steps import StepRows, build_steps
+from tenure.reads.steps import StepRows, build_steps, read_shown_steps
 from tenure.shapes.approvals import Approval
 from tenure.shapes.events import Event
 from tenure.shapes.runs import ReportStatement, Run, RunPage, RunSummary, SkippedStep
@@ -253,7 +253,7 @@ class RunReader:
         """The steps of a run: leased ones, gates, checkpoints, waits and children; `shown` as in `run`."""
         run = await self.row(run_id)
         read = self._store.read
-        steps: list[StepRow] = await read("steps_of", run_id)
+        steps = await read_shown_steps(self._store, run_id)
         attempts: list[AttemptRow] = await read("attempts_of", run_id)
         rows = StepRows(
             now_us=(await read("now"))[0].now_us,
@@ -289,7 +289,7 @@ class RunReader:
         """The attempts of a run's steps that failed or were lost, and who took over, in order of time."""
         await self.row(run_id)
         events = await self._store.read("events_of", run_id)
-        steps = await self._store.read("steps_of", run_id)
+        steps = await read_shown_steps(self._store, run_id)
         return find_failed_attempts(events, steps, await read_bodies(self._store, run_id))
 
     async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[Event]:

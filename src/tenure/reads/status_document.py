@@ -2,7 +2,7 @@
 
 Laws:
 1. Every field is present, and null if it has no value; times are whole seconds, as in the document. Runs that have skipped a
-   step also have `steps_skipped`, which the document does not define.
+   step also have `steps_skipped`, and runs with earlier results `steps_reused`, which the document does not define.
 2. `error` is a code of the document's own map (its section 5.3) and a text. A code that the map does not have is shown as
    INTERNAL_ERROR, and repeated in the text.
 3. `current_step` is the step that the run is at. For a finished run it is the step that failed, else the last one.
@@ -19,8 +19,8 @@ from tenure.clock import to_datetime
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.run_rows import CONDITION_FALSE, AttemptRow, CheckpointRow, RunSpecRow, StepRow
 from tenure.reads.payloads import read_payload
-from tenure.reads.steps import wait_label
-from tenure.shapes.documents import SkippedStepDocument, StatusDocument
+from tenure.reads.steps import read_shown_steps, reused_result, wait_label
+from tenure.shapes.documents import ReusedStepDocument, SkippedStepDocument, StatusDocument
 from tenure.store.approvals import ApprovalDetail
 from tenure.store.port import Store
 from tenure.store.run_lists import RunGlance
@@ -49,7 +49,7 @@ _TIMED_OUT = {
 async def read_status_document(store: Store, run: RunGlance, word: str) -> StatusDocument:
     """The document of a run; `word` is its status in the profile's words."""
     spec = await read_first(store, RunSpecRow, "get_spec", run.id)
-    steps: list[StepRow] = await store.read("steps_of", run.id)
+    steps = await read_shown_steps(store, run.id)
     checkpoints: list[CheckpointRow] = await store.read("checkpoints_of", run.id)
     attempts: list[AttemptRow] = await store.read("attempts_of", run.id)
     asked: list[ApprovalDetail] = await store.read("approval_details_of", run.id)
@@ -71,6 +71,12 @@ async def read_status_document(store: Store, run: RunGlance, word: str) -> Statu
             SkippedStepDocument(name=step.name, reason=CONDITION_FALSE, condition=step.condition)
             for step in steps
             if step.reason == CONDITION_FALSE
+        ]
+        or msgspec.UNSET,
+        steps_reused=[
+            ReusedStepDocument(name=step.name, run=found.run, step=found.step)
+            for step in steps
+            if (found := reused_result(step)) is not None
         ]
         or msgspec.UNSET,
     )

@@ -126,7 +126,7 @@ def build_command(
     *,
     version: str,
     profile: str,
-    plan: tuple[c.StepSpec, ...] | None,
+    plan: tuple[c.StepSpec, ...],
     body: bytes | None,
     timeout_seconds: float | None = None,
     terms: RunTerms = NO_TERMS,

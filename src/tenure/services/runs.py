@@ -276,14 +276,6 @@ class Runs(Service):
 
     # --------------------------------------------------------------------------------------------- plans
 
-    async def plan_ready(self, run_id: str, plan: PlanLike) -> None:
-        """Give a plan to a run that was created without one."""
-        await self._scope.send(c.AcceptPlan(**self._scope.address(run_id), plan=make_plan(plan)))
-
-    async def plan_failed(self, run_id: str, message: str = "", *, code: str = "PLAN_FAILED") -> None:
-        """Fail a run that was created without a plan."""
-        await self._scope.send(c.FailPlan(**self._scope.address(run_id), code=code, message=message.encode()))
-
     async def add_steps(self, run_id: str, plan: PlanLike) -> None:
         """Add steps to a run that has not ended."""
         await self._scope.send(c.AddSteps(**self._scope.address(run_id), plan=make_plan(plan)))

@@ -66,6 +66,8 @@ class StepDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=T
     error: str | None = None
     skip_reason: str | None = None
     """For a step that its condition skipped: CONDITION_FALSE, and the condition."""
+    reused_from: str | None = None
+    """For a step that has the result of an earlier one: that step's run and name, as `RUN/NAME`."""
     started_at: datetime | None = None
     completed_at: datetime | None = None
 
@@ -124,6 +126,14 @@ class SkippedStepDocument(msgspec.Struct, frozen=True, kw_only=True):
     condition: str | None
 
 
+class ReusedStepDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that has the result of a step of an earlier run."""
+
+    name: str
+    run: str
+    step: str
+
+
 class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     """status.json."""
 
@@ -140,3 +150,5 @@ class StatusDocument(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     steps_skipped: list[SkippedStepDocument] | msgspec.UnsetType = msgspec.UNSET
     """An addition to the document. Set only if a step was skipped; skipped steps count as completed."""
+    steps_reused: list[ReusedStepDocument] | msgspec.UnsetType = msgspec.UNSET
+    """Likewise, for steps that have the result of an earlier step."""

@@ -42,6 +42,7 @@ class ArtifactCount(msgspec.Struct, gc=False):
 READS: dict[str, RowType] = {
     "artifacts_of": ArtifactDetail,  # () ; run_id, after name, idx, n and late, limit -> by name
     "artifacts_named": ArtifactDetail,  # () ; run_id, name -> by step and attempt
+    "artifacts_of_step": ArtifactDetail,  # () ; run_id, idx, n -> those of one attempt, by name
     "artifact_rows_of": ArtifactRow,  # () ; run_id -> all of them
     "artifact_count": ArtifactCount,  # () ; run_id
     "artifact_at": ArtifactRow,  # () ; run_id, name, idx, n, late

@@ -34,7 +34,7 @@ def pause(d: Draft, _c: Pause) -> Decision:
     if d.run.paused:
         return Decision({"paused": True, "again": True})
     d.edit_run().paused = True
-    for step in d.open_steps() if d.run.steps_ready else ():
+    for step in d.open_steps() if d.run.steps_ready or not d.run.planned else ():
         if step.claimable:
             d.edit(step).claimable = False
     return finish_decision(d, {"paused": True, "again": False}, "pause")
@@ -48,7 +48,7 @@ def unpause(d: Draft, _c: Unpause) -> Decision:
     run.paused = False
     run.parked = None
     if run.cancel_at is None:
-        for step in d.open_steps() if run.steps_ready else ():
+        for step in d.open_steps() if run.steps_ready or not run.planned else ():
             if step.state == "ready" and not step.claimable and step.resolution != "due":
                 d.edit(step).claimable = True
                 d.ready = True

@@ -314,7 +314,11 @@ class RunnerLeases:
             read("get_run", run_id),
         )
         bodies = {row.ref: row.body for row in payloads}
-        outputs = {step.name: bodies.get(step.output_ref) for step in steps if step.state == "succeeded"}
+        outputs = {
+            step.name: bodies.get(step.output_ref)
+            for step in steps
+            if step.state == "succeeded" and step.kind != "plan"
+        }
         before = specs[0].resumed_from
         while before is not None:  # the runs that this one resumes did the steps that it skips
             old_specs, old_steps, old_payloads = await asyncio.gather(
@@ -322,7 +326,7 @@ class RunnerLeases:
             )
             old = {row.ref: row.body for row in old_payloads}
             for step in old_steps:
-                if step.state == "succeeded":
+                if step.state == "succeeded" and step.kind != "plan":
                     outputs.setdefault(step.name, old.get(step.output_ref))
             before = old_specs[0].resumed_from if old_specs else None
         run: RunRow = runs[0]

@@ -120,11 +120,12 @@ insert into tenure.step ({step})
 select {n.step} from (values (?::bigint, ?::bigint, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text,
     ?::bigint, ?::boolean, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::text,
     ?::bigint, ?::bigint, ?::bigint, ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::bigint,
-    ?::bigint, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text)) n (run_id,
-    idx, name, kind, tool, queue, tenant, workspace, workflow, priority, required, dependents, max_attempts, timeout_us,
-    lease_us, idempotency_key, input_ref, spec, created_at, state, needs_left, attempt, charged, claimable, ready_at,
-    cancel_by, wait_no, waits_on, recorded, unsafe, finished_at, reason, output_ref, error_ref, last_error, eligible_at,
-    wake_at, template_ref, condition, resolution) where exists (select from ok)
+    ?::bigint, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::text,
+    ?::bytea, ?::bigint, ?::text)) n (run_id, idx, name, kind, tool, queue, tenant, workspace, workflow, priority,
+    required, dependents, max_attempts, timeout_us, lease_us, idempotency_key, input_ref, spec, created_at, state,
+    needs_left, attempt, charged, claimable, ready_at, cancel_by, wait_no, waits_on, recorded, unsafe, finished_at,
+    reason, output_ref, error_ref, last_error, eligible_at, wake_at, template_ref, condition, resolution, reuse,
+    reuse_key, reused_run, reused_step) where exists (select from ok)
 on conflict (run_id, idx) do update set
     dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
     attempt = excluded.attempt, charged = excluded.charged, claimable = excluded.claimable,
@@ -133,7 +134,8 @@ on conflict (run_id, idx) do update set
     recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at,
-    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
+    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key,
+    reuse_key = excluded.reuse_key, reused_run = excluded.reused_run, reused_step = excluded.reused_step
 
 -- name: save_one_attempt
 insert into tenure.attempt as a ({attempt})

@@ -14,6 +14,13 @@ join attempt as t on t.run_id = a.run_id and t.idx = a.idx and t.n = a.n
 where a.run_id = ?1 and a.name = ?2
 order by a.idx, a.n, a.late
 
+-- name: artifacts_of_step
+select a.*, s.kind, s.state, t.state from artifact as a
+join step as s on s.run_id = a.run_id and s.idx = a.idx
+join attempt as t on t.run_id = a.run_id and t.idx = a.idx and t.n = a.n
+where a.run_id = ?1 and a.idx = ?2 and a.n = ?3
+order by a.name, a.late
+
 -- name: artifact_rows_of
 select * from artifact where run_id = ?1 order by name, idx, n, late
 

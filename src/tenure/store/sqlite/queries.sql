@@ -324,7 +324,7 @@ where run_id = ?1
 -- The definition of a step never changes. Its state does, and so do its dependents, when steps are added later.
 insert into step values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40
+    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44
 )
 on conflict (run_id, idx) do update set
     dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
@@ -334,7 +334,8 @@ on conflict (run_id, idx) do update set
     recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at,
-    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
+    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key,
+    reuse_key = excluded.reuse_key, reused_run = excluded.reused_run, reused_step = excluded.reused_step
 
 -- name: save_attempt
 -- A heartbeat may have written since the decision: its expiry, time, sequence number and progress are kept.
@@ -601,6 +602,16 @@ select * from approval where tenant = ?1 and status = 'requested' order by reque
 -- name: run_ids_after
 -- Every run, page by page.
 select id from run where id > ?1 order by id limit ?2
+
+-- name: reusable_steps
+-- Steps that ran and succeeded under a key, newest first.
+select * from step
+where tenant = ?1 and reuse_key = ?2 and state = 'succeeded' and attempt > 0
+order by finished_at desc, run_id desc limit ?3
+
+-- name: reused_steps_of
+-- The steps of a run that have the result of an earlier step.
+select * from step where run_id = ?1 and reused_run is not null order by idx
 
 -- name: steps_of
 -- All of one run, in key order.
