@@ -197,7 +197,7 @@ class ArtifactStore:
     async def exists(self, reference: bytes) -> bool:
         """Whether the artifact of a reference is there. Its content is not read."""
         named = msgspec.json.decode(reference, type=ArtifactReference)
-        path = _path(named.run, named.digest.removeprefix("sha256:"))
+        path = body_path(named.run, named.digest)
         with _store_errors(f"{path} cannot be found"):
             store = await asyncio.to_thread(self._open)
             try:

@@ -22,7 +22,7 @@ from tenure.errors import TenureError
 from tenure.kernel.commands import ReuseTerms
 from tenure.kernel.run_rows import PayloadRow, StepRow
 from tenure.limits import REUSE_CANDIDATES_MAX
-from tenure.reads.artifacts import artifact_reference
+from tenure.reads.file_stream import is_stored
 from tenure.store.artifacts import ArtifactDetail
 from tenure.store.port import Store
 
@@ -91,11 +91,10 @@ async def _complete_output(
     if body is None and step.output_ref is not None:
         return None
     files: list[ArtifactDetail] = await store.read("artifacts_of_step", step.run_id, step.idx, step.attempt)
-    references = [artifact_reference(file) for file in files if not file.late]
-    if body is not None and is_reference(body):
-        references.append(body)
-    for reference in references:
-        if not await artifacts.exists(reference):
+    if body is not None and is_reference(body) and not await artifacts.exists(body):
+        return None
+    for file in files:
+        if not file.late and not await is_stored(store, artifacts, file):
             return None
     return (body,)
 
