@@ -194,8 +194,10 @@ class ArtifactStore:
             store = await asyncio.to_thread(self._open)
             return {each["path"]: each["size"] async for some in obstore.list(store, folder) for each in some}
 
-    async def exists(self, path: str) -> bool:
-        """Whether a file is there. Its content is not read."""
+    async def exists(self, reference: bytes) -> bool:
+        """Whether the artifact of a reference is there. Its content is not read."""
+        named = msgspec.json.decode(reference, type=ArtifactReference)
+        path = body_path(named.run, named.digest)
         with _store_errors(f"{path} cannot be found"):
             store = await asyncio.to_thread(self._open)
             try:

@@ -375,6 +375,41 @@ async def test_a_job_downloads_artifacts_of_the_jobs_it_needs(url: str) -> None:
         assert problem(ended) == "LEASE_STALE"
 
 
+async def test_a_reused_job_shows_the_files_log_and_tests_of_the_original_while_they_are_there(
+    url: str,
+) -> None:
+    async with site(url) as s:
+        viewer = await s.as_("viewer")
+        reusable = step("build", reuse={"digest": "ab" * 32, "scope": "trusted:web"})
+        plan = [reusable, step("test", "build")]
+        first = await start(s, *plan)
+        held = await lease(s)
+        await held.log(1, 0, b"built\n")
+        await held.report(passed=3)
+        await held.upload("dist", b"one", b"two", retention_seconds=3_600)
+        for _ in range(2):  # `build`, and then `test`
+            await held.say("complete")
+            held = held if held.lease["step"] == "test" else await lease(s)
+        second = await start(s, *plan)
+        await s.engine.settle()
+        test = await lease(s)
+        assert (test.lease["run_id"], test.lease["step"]) == (second, "test"), "the job was not reused"
+        got = await test.http.get(f"{test.path}/needs/build/artifacts/dist")
+        assert (got.status_code, got.content) == (200, b"onetwo")
+        assert (await viewer.get(f"/runs/{second}/artifacts/dist")).content == b"onetwo"
+        assert (await viewer.get(f"/runs/{second}/steps/build/log")).content == b"built\n"
+        [shown] = (await viewer.get(f"/runs/{second}/tests")).json()["items"]
+        assert (shown["step"], shown["report"]["passed"]) == ("build", 3)
+        await test.say("complete")
+        s.engine.store.shift_clock(3_700 * 1_000_000)
+        await sweep(s)
+        third = await start(s, *plan)
+        await s.engine.settle()
+        again = await lease(s)
+        assert (again.lease["run_id"], again.lease["step"]) == (third, "build"), "its outputs are gone"
+        assert (await viewer.get(f"/runs/{first}/artifacts/dist")).status_code == 410
+
+
 # -------------------------------------------------------------------------------------------------- caches
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tenure import ids
-from tenure.artifacts import ArtifactStore, body_path
+from tenure.artifacts import ArtifactReference, ArtifactStore, body_path
 from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import part_path, upload_folder
 from tenure.kernel.ci_rows import CacheEntryRow
@@ -53,6 +53,19 @@ async def open_artifact(store: Store, row: ArtifactRow) -> StoredFile:
         row.size,
         tuple(FilePart(part_path(folder, part.no, part.digest), part.size, part.digest) for part in parts),
     )
+
+
+async def is_stored(store: Store, artifacts: ArtifactStore, row: ArtifactRow) -> bool:
+    """Whether all bytes of an artifact are there. They are not read."""
+    if row.deleted_at is not None:
+        return False
+    file = await open_artifact(store, row)
+    run = ids.run_text(row.run_id)
+    if not row.upload:
+        reference = ArtifactReference(digest=row.digest, size=row.size, run=run)
+        return await artifacts.exists(msgspec.json.encode(reference))
+    sizes = await artifacts.list_sizes(upload_folder("artifact", run, row.upload))
+    return all(sizes.get(part.path) == part.size for part in file.parts)
 
 
 def open_cache(row: CacheEntryRow) -> StoredFile:

@@ -4,6 +4,7 @@ Laws:
 1. A reader sees the bytes of one attempt, in order. Without `late`, it sees those that arrived while the lease was live.
 2. A response is bounded. The next one begins where it ended.
 3. Every chunk is checked against its digest.
+4. A step that has the result of an earlier step has its log and its tests, as long as that step's run exists.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ async def read_job_log(
     n = found.attempt if attempt is None else attempt
     if n > found.attempt or n < 0:
         raise TenureError("LOG_NOT_FOUND", f"step {step!r} of {ids.run_text(run_id)} has no attempt {n}")
+    run_id = found.run_id
     key = (run_id, found.idx, n)
     # The attempt before the chunks, so that no chunk before its end is missed.
     attempts = await read_rows(store, AttemptRow, "attempts_of", run_id) if n else []
@@ -82,7 +84,17 @@ async def _find_step(store: Store, run_id: int, name: str) -> StepRow:
     if found is None:
         await check_step_exists(store, run_id, name)
         raise TenureError("LOG_NOT_FOUND", f"{name!r} is not a step that a runner executes")
-    return found
+    return await _find_original(store, found)
+
+
+async def _find_original(store: Store, step: StepRow) -> StepRow:
+    """The step whose result a step has: an earlier one, or the step itself (law 4)."""
+    if step.reused_run is None:
+        return step
+    originals: list[StepRow] = await store.read(
+        "load_named_steps", rows=[(step.reused_run, step.reused_step)]
+    )
+    return originals[0] if originals else step
 
 
 async def _read_chunk(artifacts: ArtifactStore, row: LogChunkRow) -> bytes:
@@ -135,18 +147,24 @@ async def _read_tail(
 async def read_step_tests(store: Store, run_id: int, step: str | None = None) -> list[StepTests]:
     """The test reports of a run, by step and attempt."""
     steps = await read_rows(store, StepRow, "steps_of", run_id)
-    names = {one.idx: one.name for one in steps}
-    if step is not None and step not in names.values():
+    if step is not None and step not in {one.name for one in steps}:
         await check_step_exists(store, run_id, step)
-    rows = await read_rows(store, TestReportRow, "test_reports_of", run_id, REPORTS_MAX)
+    names = {one.idx: one.name for one in steps}
+    own = await read_rows(store, TestReportRow, "test_reports_of", run_id, REPORTS_MAX)
+    found = [(names.get(row.idx, str(row.idx)), row) for row in own]
+    for reused in (one for one in steps if one.reused_run is not None):
+        original = await _find_original(store, reused)
+        key = (original.run_id, original.idx, original.attempt)
+        rows = await read_rows(store, TestReportRow, "test_report_of", *key)
+        found += [(reused.name, row) for row in rows]
     return [
         StepTests(
-            step=names.get(row.idx, str(row.idx)),
+            step=name,
             attempt=row.n,
             late=row.late,
             reported_at=to_datetime(row.at),
             report=msgspec.json.decode(row.body, type=TestReport),
         )
-        for row in rows
-        if step in (None, names.get(row.idx))
+        for name, row in found
+        if step in (None, name)
     ]

@@ -16,13 +16,13 @@ from hashlib import sha256
 
 import msgspec
 
-from tenure.artifacts import ArtifactReference, ArtifactStore, body_path, is_reference
+from tenure.artifacts import ArtifactReference, ArtifactStore, is_reference
 from tenure.canonical import canonical
 from tenure.errors import TenureError
 from tenure.kernel.commands import ReuseTerms
 from tenure.kernel.run_rows import PayloadRow, StepRow
 from tenure.limits import REUSE_CANDIDATES_MAX
-from tenure.reads.file_stream import open_artifact
+from tenure.reads.file_stream import is_stored
 from tenure.store.artifacts import ArtifactDetail
 from tenure.store.port import Store
 
@@ -91,14 +91,10 @@ async def _complete_output(
     if body is None and step.output_ref is not None:
         return None
     files: list[ArtifactDetail] = await store.read("artifacts_of_step", step.run_id, step.idx, step.attempt)
-    paths = [
-        part.path for file in files if not file.late for part in (await open_artifact(store, file)).parts
-    ]
-    if body is not None and is_reference(body):
-        named = msgspec.json.decode(body, type=ArtifactReference)
-        paths.append(body_path(named.run, named.digest))
-    for path in paths:
-        if not await artifacts.exists(path):
+    if body is not None and is_reference(body) and not await artifacts.exists(body):
+        return None
+    for file in files:
+        if not file.late and not await is_stored(store, artifacts, file):
             return None
     return (body,)
 
