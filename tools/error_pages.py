@@ -35,6 +35,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Requests and limits",
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),
     ),
+    ("Files and logs of jobs", ("UPLOAD_", "CACHE_", "LOG_", "ARTIFACT_EXPIRED")),
     ("Schedules", ("SCHEDULE_",)),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
@@ -61,6 +62,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "AGENT_",
             "LISTEN_",
             "EXTRA_",
+            "RANGE_",
         ),
     ),
     (

@@ -102,8 +102,12 @@ create table artifact (
     content_type text collate "C" not null,
     at bigint not null,
     events integer not null,
+    upload text collate "C" not null,
+    expires_at bigint,
+    deleted_at bigint,
     constraint artifact_pkey PRIMARY KEY (run_id, name, idx, n, late)
 );
+CREATE INDEX artifact_expires ON artifact USING btree (expires_at) WHERE expires_at IS NOT NULL AND deleted_at IS NULL;
 
 create table attempt (
     run_id bigint not null,
@@ -133,6 +137,23 @@ create table attempt (
     constraint attempt_times_in_order CHECK (ended_at >= granted_at AND expires_at >= granted_at AND beat_at >= granted_at)
 ) with (fillfactor=70);
 CREATE UNIQUE INDEX attempt_live ON attempt USING btree (tenant, workflow, run_id, idx) WHERE lease::text = ANY (ARRAY['granted'::text, 'active'::text]);
+
+create table cache_entry (
+    tenant text collate "C" not null,
+    scope text collate "C" not null,
+    name text collate "C" not null,
+    repository text collate "C" not null,
+    trusted boolean not null,
+    upload text collate "C" not null,
+    parts text collate "C" not null,
+    size bigint not null,
+    digest text collate "C" not null,
+    run_id bigint not null,
+    created_at bigint not null,
+    used_at bigint not null,
+    constraint cache_entry_pkey PRIMARY KEY (tenant, scope, name)
+);
+CREATE INDEX cache_entry_used ON cache_entry USING btree (tenant, repository, used_at);
 
 create table cap (
     tenant text collate "C" not null,
@@ -282,6 +303,16 @@ create table feed_key (
     constraint feed_key_pkey PRIMARY KEY (id)
 );
 
+create table file_deletion (
+    path text collate "C" not null,
+    run_id bigint,
+    asked_at bigint not null,
+    due_at bigint not null,
+    tries integer not null,
+    constraint file_deletion_pkey PRIMARY KEY (path)
+);
+CREATE INDEX file_deletion_due ON file_deletion USING btree (due_at);
+
 create table governance (
     tenant text collate "C" not null,
     version integer not null,
@@ -382,6 +413,23 @@ create table ledger_node (
     hash bytea not null,
     constraint ledger_node_pkey PRIMARY KEY (tenant, level, pos)
 );
+
+create table log_chunk (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    seq integer not null,
+    late boolean not null,
+    first_byte bigint not null,
+    size bigint not null,
+    lines integer not null,
+    digest text collate "C" not null,
+    at bigint not null,
+    events integer not null,
+    constraint log_chunk_numbers CHECK (seq >= 1 AND first_byte >= 0 AND size >= 1 AND lines >= 0),
+    constraint log_chunk_pkey PRIMARY KEY (run_id, idx, n, seq)
+);
+CREATE UNIQUE INDEX log_chunk_bytes ON log_chunk USING btree (run_id, idx, n, first_byte);
 
 create table log_line (
     run_id bigint not null,
@@ -820,6 +868,59 @@ create table tenant (
     created_at bigint not null,
     closed_at bigint,
     constraint tenant_pkey PRIMARY KEY (id)
+);
+
+create table test_history (
+    tenant text collate "C" not null,
+    scope text collate "C" not null,
+    test text collate "C" not null,
+    failed integer not null,
+    passed integer not null,
+    changes integer not null,
+    same_commit integer not null,
+    last_failed boolean not null,
+    last_commit text collate "C" not null,
+    last_job text collate "C" not null,
+    last_failed_at bigint not null,
+    last_passed_at bigint,
+    constraint test_history_numbers CHECK (failed >= 1),
+    constraint test_history_pkey PRIMARY KEY (tenant, scope, test)
+);
+CREATE INDEX test_history_age ON test_history USING btree (tenant, scope, last_failed_at);
+
+create table test_report (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    late boolean not null,
+    digest text collate "C" not null,
+    body bytea not null,
+    at bigint not null,
+    constraint test_report_pkey PRIMARY KEY (run_id, idx, n)
+);
+
+create table upload (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    retention_us bigint,
+    begun_at bigint not null,
+    constraint upload_kind_known CHECK (kind = ANY (ARRAY['artifact'::text, 'cache'::text])),
+    constraint upload_pkey PRIMARY KEY (run_id, idx, n, kind, name)
+);
+
+create table upload_part (
+    run_id bigint not null,
+    upload text collate "C" not null,
+    no integer not null,
+    size bigint not null,
+    digest text collate "C" not null,
+    constraint upload_part_numbers CHECK (no >= 1 AND size >= 1),
+    constraint upload_part_pkey PRIMARY KEY (run_id, upload, no)
 );
 
 create table verdict (

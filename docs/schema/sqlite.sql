@@ -95,6 +95,9 @@ CREATE TABLE artifact (
     content_type text not null,
     at integer not null,
     events integer not null,
+    upload text not null,
+    expires_at integer,
+    deleted_at integer,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
 ) strict, without rowid;
@@ -156,6 +159,23 @@ CREATE TABLE attempt (
         ended_at >= granted_at and expires_at >= granted_at and beat_at >= granted_at
     )
 ) strict;
+
+CREATE TABLE cache_entry (
+    tenant text not null,
+    scope text not null,
+    name text not null,
+    repository text not null,
+    trusted integer not null check (trusted in (0, 1)),
+    upload text not null,
+    parts text not null,
+    size integer not null,
+    digest text not null,
+    run_id integer not null,
+    created_at integer not null,
+    used_at integer not null,
+    -- A key (`name`) has one cache: the first that was complete.
+    primary key (tenant, scope, name)
+) strict, without rowid;
 
 CREATE TABLE cap (
     tenant text not null,
@@ -295,6 +315,15 @@ CREATE TABLE feed_key (
     key blob not null check (length(key) = 32)
 ) strict;
 
+CREATE TABLE file_deletion (
+    path text not null,
+    run_id integer,
+    asked_at integer not null,
+    due_at integer not null,
+    tries integer not null,
+    primary key (path)
+) strict, without rowid;
+
 CREATE TABLE governance (
     tenant text not null,
     version integer not null,
@@ -390,6 +419,21 @@ CREATE TABLE ledger_node (
     pos integer not null,
     hash blob not null,
     primary key (tenant, level, pos)
+) strict, without rowid;
+
+CREATE TABLE log_chunk (
+    run_id integer not null,
+    idx integer not null,
+    n integer not null,
+    seq integer not null check (seq >= 1),
+    late integer not null check (late in (0, 1)),
+    first_byte integer not null check (first_byte >= 0),
+    size integer not null check (size >= 1),
+    lines integer not null check (lines >= 0),
+    digest text not null,
+    at integer not null,
+    events integer not null,
+    primary key (run_id, idx, n, seq)
 ) strict, without rowid;
 
 CREATE TABLE log_line (
@@ -856,6 +900,56 @@ CREATE TABLE tenant (
     primary key (id)
 ) strict, without rowid;
 
+CREATE TABLE test_history (
+    tenant text not null,
+    scope text not null,
+    test text not null,
+    failed integer not null check (failed >= 1),
+    passed integer not null,
+    changes integer not null,
+    same_commit integer not null,
+    last_failed integer not null check (last_failed in (0, 1)),
+    last_commit text not null,
+    last_job text not null,
+    last_failed_at integer not null,
+    last_passed_at integer,
+    primary key (tenant, scope, test)
+) strict, without rowid;
+
+CREATE TABLE test_report (
+    run_id integer not null,
+    idx integer not null,
+    n integer not null,
+    late integer not null check (late in (0, 1)),
+    digest text not null,
+    body blob not null,
+    at integer not null,
+    primary key (run_id, idx, n)
+) strict, without rowid;
+
+CREATE TABLE upload (
+    run_id integer not null,
+    idx integer not null,
+    n integer not null,
+    kind text not null check (kind in ('artifact', 'cache')),
+    name text not null,
+    id text not null,
+    tenant text not null,
+    retention_us integer,
+    begun_at integer not null,
+    -- An attempt uploads a name once at a time.
+    primary key (run_id, idx, n, kind, name)
+) strict, without rowid;
+
+CREATE TABLE upload_part (
+    run_id integer not null,
+    upload text not null,
+    no integer not null check (no >= 1),
+    size integer not null check (size >= 1),
+    digest text not null,
+    primary key (run_id, upload, no)
+) strict, without rowid;
+
 CREATE TABLE verdict (
     run_id integer not null,
     no integer not null,
@@ -950,7 +1044,11 @@ CREATE INDEX api_key_owner on api_key (tenant, owner_kind, owner_id);
 
 CREATE INDEX approval_open on approval (tenant, requested_at) where status = 'requested';
 
+CREATE INDEX artifact_expires on artifact (expires_at) where expires_at is not null and deleted_at is null;
+
 CREATE UNIQUE INDEX attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
+
+CREATE INDEX cache_entry_used on cache_entry (tenant, repository, used_at);
 
 CREATE INDEX child_open on child (run_id, child_id) where state = 'open';
 
@@ -968,6 +1066,8 @@ CREATE INDEX delivery_set_aside on delivery (hook_id, received_at) where status 
 
 CREATE INDEX evidence_newest on evidence (tenant, at, run_id) where no = 0;
 
+CREATE INDEX file_deletion_due on file_deletion (due_at);
+
 CREATE INDEX hook_of on hook (tenant, created_at);
 
 CREATE INDEX idempotency_expiry on idempotency (status, expires_at);
@@ -979,6 +1079,8 @@ CREATE UNIQUE INDEX inbox_event on inbox (run_id, event_id);
 CREATE UNIQUE INDEX ledger_leaf_admin on ledger_leaf (tenant, part) where kind = 'admin';
 
 CREATE UNIQUE INDEX ledger_leaf_run on ledger_leaf (tenant, run_id, kind, part) where run_id is not null;
+
+CREATE UNIQUE INDEX log_chunk_bytes on log_chunk (run_id, idx, n, first_byte);
 
 CREATE INDEX notice_due on notice (due_at) where due_at is not null;
 
@@ -1044,6 +1146,8 @@ CREATE UNIQUE INDEX step_name on step (run_id, name);
 CREATE INDEX step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
 CREATE INDEX step_wake on step (wake_at) where wake_at is not null;
+
+CREATE INDEX test_history_age on test_history (tenant, scope, last_failed_at);
 
 CREATE INDEX verdict_time on verdict (tenant, at);
 

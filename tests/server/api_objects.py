@@ -26,6 +26,7 @@ import msgspec
 from tenure.store.workflows import save_workflow
 from tenure.testing.doubles import ServiceDouble
 from tests.govern.act_service import ALLOW, connector, order
+from tests.server import job_files
 from tests.server.route_walk import body_for, routes
 from tests.server.stage import ACME, Site, site
 from tests.server.test_evidence import sealed_run
@@ -50,6 +51,13 @@ QUERIES = {
     "GET /ledger/consistency": "?from=1&to=1",
 }
 """Query strings that a route requires."""
+
+
+JOB_FILES = tuple(
+    f"/runner/leases/{{lease_id}}/{part}"
+    for part in ("log-chunks", "uploads", "needs", "caches", "report", "test-history")
+)
+"""Paths about the files of CI jobs."""
 
 
 def widest_workflow(steps: int = 950) -> str:
@@ -86,6 +94,7 @@ class Objects:
         self.site = s
         self._document = document
         self._folder = folder
+        self._job_requests: dict[str, PreparedRequest] = {}
         self._number = itertools.count(1)
         self._names: dict[str, str] = {}
         self._hooks: dict[str, str] = {}
@@ -130,6 +139,10 @@ class Objects:
     async def request_to(self, route: str) -> PreparedRequest:
         """A request to a route whose path names existing objects."""
         template = route.partition(" ")[2]
+        if template.startswith(JOB_FILES):
+            if route not in self._job_requests:
+                self._job_requests[route] = await self._job_request(route)
+            return self._job_requests[route]
         names, token = await self._path_names(route)
         body = body_for(self._document, route).get("json")
         text = b"" if body is None else json.dumps({**body, **self._valid_fields(route, names)}).encode()
@@ -139,6 +152,34 @@ class Objects:
         if route in ("DELETE /session", "POST /session"):
             headers["Origin"] = self.site.address
         return PreparedRequest(path, headers, text)
+
+    async def _job_request(self, route: str) -> PreparedRequest:
+        """A request about the files of a job that needs another one."""
+        await job_files.start(self.site, job_files.step("build"), job_files.step("test", "build"))
+        build = await job_files.lease(self.site)
+        await build.upload("dist", b"x" * 100_000)
+        await build.upload("cache", b"x" * 100_000, kind="cache")
+        await build.say("complete")
+        test, body = await job_files.lease(self.site), b"line\n" * 200_000
+        names = {"lease_id": test.lease["id"], "seq": "1", "part": "1", "job": "build", "name": "dist"}
+        names["upload"] = (await test.begin("dist")).json()["upload"]
+        headers = _bearer(test.lease["token"])
+        path = route.partition(" ")[2].format(**names)
+        if route.startswith("PUT"):
+            return PreparedRequest(path, {**headers, "Tenure-Digest": job_files.digest(body)}, body)
+        if route.endswith("/complete"):
+            await test.part(names["upload"], 1, body)
+        texts: dict[str, dict[str, Any]] = {
+            "uploads": {"kind": "artifact", "name": "dist", "nonce": "n" * 64},
+            "complete": {
+                "kind": "artifact", "name": "dist", "parts": 1, "size": len(body), "digest": job_files.digest(body),
+            },
+            "report": {"failed": 200, "failed_cases": [{"test": f"t.{i}", "message": "x" * 3_000} for i in range(200)]},
+            "test-history": {"tests": [f"t.{i}" for i in range(1_000)]},
+        }  # fmt: skip
+        text = texts.get(path.rpartition("/")[2])
+        query = "?key=cache" if path.endswith("/caches") else ""
+        return PreparedRequest(path + query, headers, b"" if text is None else json.dumps(text).encode())
 
     async def _unknown_receipts(self) -> list[dict[str, Any]]:
         while True:

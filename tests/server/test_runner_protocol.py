@@ -15,8 +15,10 @@ from examples.plain_runner import Canceled, Job, PlainRunner, Refused
 from tenure import ids
 from tenure.clock import us
 from tenure.engine import Engine
+from tenure.shapes.test_reports import FailedCase, TestHistory, TestReport
 from tenure.worker import protocol as p
 from tenure.worker import protocol as ps
+from tenure.worker import storage_protocol as storage
 from tests.server.cutting_proxy import cutting
 from tests.server.stage import Site, problem, site
 from tests.server.test_runner_leases import claim, say, start
@@ -477,6 +479,9 @@ def test_the_page_names_every_field_of_every_message() -> None:
     ]
     structs += [p.WorkflowEntry, p.MessageFault, p.MessageBatch, p.MessageBatchReply, ps.RunFacts]
     structs += [ps.ActCallMessage, ps.ActCallReply, ps.ActReceipt, ps.ActionsReply]
+    structs += [storage.LogChunkReply, storage.UploadBegin, storage.UploadBegun, storage.UploadPartReply]
+    structs += [storage.UploadComplete, storage.UploadCompleted, storage.ReportReply, storage.HistoryRequest]
+    structs += [TestReport, FailedCase, TestHistory]
     struct: Any
     for struct in structs:
         missing = [name for name in struct.__struct_fields__ if name not in words]
@@ -497,6 +502,16 @@ def test_the_examples_of_the_page_match_the_protocol() -> None:
         assert msgspec.json.decode(body, type=wanted) is not None
     assert len(requests) == 4
     answers = re.findall(r"```json\n(.*?)\n```", page, re.DOTALL)
-    replies = (p.ClaimReply, p.MessageReply, ps.ActCallReply, p.UploadReply, p.MessageBatchReply)
+    replies = (
+        p.ClaimReply,
+        p.MessageReply,
+        ps.ActCallReply,
+        p.UploadReply,
+        storage.LogChunkReply,
+        storage.UploadBegun,
+        storage.UploadCompleted,
+        storage.HistoryReply,
+        p.MessageBatchReply,
+    )
     for body, wanted in zip(answers, replies, strict=True):
         assert msgspec.json.decode(body, type=wanted) is not None

@@ -109,6 +109,9 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Globs of JUnit XML files."""
     limits: JobLimits = JobLimits()
     reuse: JobReuse | None = None
+    scope: str = ""
+    """Whose caches and test histories it shares: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`; see
+    `storage_scope`. Empty: the scope of `reuse`."""
     failure_rules: tuple[JobFailureRule, ...] = ()
     """The repository's own rules, tried before the built-in ones."""
     why: str = ""

@@ -50,6 +50,7 @@ from tenure.services.catalog import Workflows
 from tenure.services.confirmations import Confirmations
 from tenure.services.costs import Costs
 from tenure.services.evidence import Evidence
+from tenure.services.file_sweeper import FileSweeper
 from tenure.services.hooks.registry import Hooks
 from tenure.services.identity.clients import Clients
 from tenure.services.identity.keys import Keys
@@ -150,6 +151,7 @@ class Engine:
                     await stack.enter_async_context(ProcessWatch(orchestrator))
                     await stack.enter_async_context(Scheduler(orchestrator))
                     await stack.enter_async_context(FeedTrimmer(store))
+                    await stack.enter_async_context(FileSweeper(store, runtime.artifacts))
                     if runtime.seals:
                         if not runtime.artifacts.is_configured:
                             raise TenureError("INVALID_INPUT", NO_PLACE_MESSAGE)

@@ -190,6 +190,29 @@ CODES: dict[str, ErrorSpec] = {
         "List the artifacts with `tenure runs artifacts RUN`. Use `--step NAME --attempt N` for one that was not accepted.",
         at_api="GET /runs/{id}/artifacts lists them, ?step=NAME&attempt=N choose one",
     ),
+    "ARTIFACT_EXPIRED": ErrorSpec(
+        410,
+        "The artifact was deleted at the end of its retention.",
+        "Run the job again, or give its artifacts a longer retention.",
+    ),
+    "RANGE_NOT_SATISFIABLE": ErrorSpec(
+        416, "The file has no such range of bytes.", "Ask for a range within the size of the file."
+    ),
+    "UPLOAD_NOT_FOUND": ErrorSpec(
+        404,
+        "The lease has no such upload: it was never begun, was replaced, or was given up after the end of the lease.",
+        "Begin the upload again.",
+    ),
+    "CACHE_NOT_FOUND": ErrorSpec(
+        404,
+        "There is no cache for the key or the prefixes.",
+        "Go on without it, and save one at the end of the job.",
+    ),
+    "LOG_NOT_FOUND": ErrorSpec(
+        404,
+        "The step has no such attempt, or the attempt has no log of a job.",
+        "List the attempts with `tenure runs show RUN`. Lines of code workflows are in `tenure runs logs RUN`.",
+    ),
     "ARTIFACT_AMBIGUOUS": ErrorSpec(
         409,
         "Several steps of the run have an artifact of this name.",

@@ -1,5 +1,5 @@
 """The rows of the server: hooks and their deliveries, the feed, subscriptions and notices, leases and artifacts of remote
-runners; `SERVER_ROWS` also has the rows of `identity_rows`.
+runners; `SERVER_ROWS` also has the rows of `identity_rows` and `ci_rows`.
 
 Laws:
 1. As in `kernel.registry_rows`: none of them is a run's state, and times are whole microseconds by the store's clock.
@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+from tenure.kernel.ci_rows import CI_ROWS
 from tenure.kernel.identity_rows import (
     AccountLinkRow,
     AdminEventRow,
@@ -165,6 +166,12 @@ class ArtifactRow(RunPartRow):
     at: int
     events: int
     """How many events the run had then. A file that came in time precedes the event that ended its lease."""
+    upload: str = ""
+    """The upload whose parts are its bytes. Empty: the bytes are one body, stored by digest."""
+    expires_at: int | None = None
+    """When its bytes may be deleted. None: with its run."""
+    deleted_at: int | None = None
+    """When they were."""
 
 
 SERVER_ROWS: dict[str, type[Row]] = {
@@ -187,4 +194,4 @@ SERVER_ROWS: dict[str, type[Row]] = {
         RemoteLeaseRow,
         ArtifactRow,
     )
-}
+} | CI_ROWS

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from tenure import ids
-from tenure.artifacts import ArtifactReference
-from tenure.clock import to_datetime
+from tenure.clock import to_datetime, to_optional_datetime
 from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import artifact_name_problem
 from tenure.shapes.runs import Artifact
@@ -41,6 +38,8 @@ def to_artifact(line: ArtifactDetail) -> Artifact:
         worker=line.worker,
         uploaded_at=to_datetime(line.at),
         late=line.late,
+        expires_at=to_optional_datetime(line.expires_at),
+        deleted_at=to_optional_datetime(line.deleted_at),
     )
 
 
@@ -88,13 +87,6 @@ async def find_artifact(
             " attempt",
         )
     raise TenureError("ARTIFACT_NOT_FOUND", f"{ids.run_text(run_id)} has no artifact {name[:80]!r}")
-
-
-def artifact_reference(line: ArtifactDetail) -> bytes:
-    """The reference by which the bytes of an artifact are read."""
-    return msgspec.json.encode(
-        ArtifactReference(digest=line.digest, size=line.size, run=ids.run_text(line.run_id))
-    )
 
 
 def _select_current(lines: Iterable[ArtifactDetail]) -> list[ArtifactDetail]:

@@ -34,6 +34,7 @@ from tenure.services.hooks.verification import HookVerifier
 from tenure.services.idempotency import SWEEP_RECORDS_MAX
 from tenure.services.identity.principals import Principal
 from tenure.services.repositories import Repositories
+from tenure.services.runners.job_storage import RunnerStorage
 from tenure.services.runners.leases import RunnerLeases
 from tenure.work_pool import POOL
 
@@ -71,6 +72,7 @@ class ServerContext:
         self.intake.on_taken = self.observer.record_key_use
         self.status_batcher = StatusBatcher(engine.store)
         self.leases = RunnerLeases(engine.runtime)
+        self.storage = RunnerStorage(engine.runtime, self.leases)
         self.messages = RunnerMessages(self.leases)
         self.follower = FeedFollower(self.feed, self.stopping)
         self._add_metrics()

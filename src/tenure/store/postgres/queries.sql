@@ -445,6 +445,10 @@ select distinct b.run_id from (
     union all select run_id from tenure.event
     union all select run_id from tenure.stale_message
     union all select run_id from tenure.log_line
+    union all select run_id from tenure.log_chunk
+    union all select run_id from tenure.upload
+    union all select run_id from tenure.upload_part
+    union all select run_id from tenure.test_report
     union all select run_id from tenure.verdict
     union all select run_id from tenure.receipt
     union all select run_id from tenure.run_spend
@@ -480,6 +484,13 @@ union all select 'worker', count(*) from tenure.worker
 union all select 'worker_process', count(*) from tenure.worker_process
 union all select 'workflow', count(*) from tenure.workflow
 union all select 'log_line', count(*) from tenure.log_line
+union all select 'log_chunk', count(*) from tenure.log_chunk
+union all select 'upload', count(*) from tenure.upload
+union all select 'upload_part', count(*) from tenure.upload_part
+union all select 'cache_entry', count(*) from tenure.cache_entry
+union all select 'test_report', count(*) from tenure.test_report
+union all select 'test_history', count(*) from tenure.test_history
+union all select 'file_deletion', count(*) from tenure.file_deletion
 
 -- -------------------------------------------------------------------------------------------------- saves
 --

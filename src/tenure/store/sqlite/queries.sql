@@ -722,6 +722,14 @@ select run_id from (
     union
     select run_id from log_line
     union
+    select run_id from log_chunk
+    union
+    select run_id from upload
+    union
+    select run_id from upload_part
+    union
+    select run_id from test_report
+    union
     select run_id from verdict
     union
     select run_id from receipt
@@ -786,6 +794,20 @@ union all
 select 'workflow', count(*) from workflow
 union all
 select 'log_line', count(*) from log_line
+union all
+select 'log_chunk', count(*) from log_chunk
+union all
+select 'upload', count(*) from upload
+union all
+select 'upload_part', count(*) from upload_part
+union all
+select 'cache_entry', count(*) from cache_entry
+union all
+select 'test_report', count(*) from test_report
+union all
+select 'test_history', count(*) from test_history
+union all
+select 'file_deletion', count(*) from file_deletion
 
 -- ------------------------------------------------------------------------------------------ the schema
 

@@ -249,6 +249,9 @@ create table artifact (
     content_type text collate "C" not null,
     at bigint not null,
     events integer not null,
+    upload text collate "C" not null,
+    expires_at bigint,
+    deleted_at bigint,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
 );

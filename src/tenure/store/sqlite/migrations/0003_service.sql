@@ -248,6 +248,9 @@ create table artifact (
     content_type text not null,
     at integer not null,
     events integer not null,
+    upload text not null,
+    expires_at integer,
+    deleted_at integer,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
 ) strict, without rowid;
