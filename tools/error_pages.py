@@ -36,6 +36,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),
     ),
     ("Files and logs of jobs", ("UPLOAD_", "CACHE_", "LOG_", "ARTIFACT_EXPIRED")),
+    ("CI", ("CI_", "REPOSITORY_", "NETWORK_", "COMMIT_", "PIPELINE_", "SANDBOX_")),
     ("Schedules", ("SCHEDULE_",)),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),

@@ -194,3 +194,24 @@ SCHEDULE_LATE_SECONDS = 60.0
 """A slot that is found later was missed; the schedule's catch-up policy decides."""
 CATCH_UP_RUNS_MAX = 100
 SLOTS_SHOWN_MAX = 1_000
+PIPELINE_JOBS_MAX = 1_000
+"""Jobs of a pipeline file, before matrices multiply them."""
+PIPELINE_PROJECTS_MAX = 5_000
+"""Folders of a project graph, declared and discovered."""
+MATRIX_COMBINATIONS_MAX = 256
+"""Combinations of one job's matrix."""
+CI_JOBS_MAX = 10_000
+"""The most jobs of one plan that the settings of a repository can allow."""
+CI_FILES_MAX = 500_000
+"""Files of a commit."""
+CI_CHANGED_FILES_MAX = 200_000
+CI_PYTHON_FILES_MAX = 50_000
+"""Python files whose imports are read for one plan."""
+CI_PYTHON_FILE_BYTES_MAX = 1 << 20
+"""A longer Python file is not parsed."""
+CI_PYTHON_BYTES_MAX = 128 << 20
+"""Python files that are parsed for one plan, together."""
+CI_NEEDS_MAX = 200_000
+"""Needs of all jobs of one plan, after matrices have multiplied them."""
+CI_PLAN_BYTES_MAX = 8 << 20
+"""The inputs of all jobs of one plan."""

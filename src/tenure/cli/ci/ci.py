@@ -1,0 +1,42 @@
+"""`tenure ci`: the group of commands for CI."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import typer
+
+from tenure.cli.common.lazy_group import CommandEntry, LazyGroup
+
+COMMANDS: dict[str, CommandEntry] = {
+    "plan": CommandEntry("ci.plan", "Pipelines", "Explain which jobs a change needs, and why."),
+    "check": CommandEntry(
+        "ci.check", "Pipelines", "Check pipeline files and CI settings, with line numbers."
+    ),
+}
+
+
+class _CiGroup(LazyGroup):
+    entries: ClassVar[dict[str, CommandEntry]] = COMMANDS
+
+
+app = typer.Typer(
+    name="ci",
+    cls=_CiGroup,
+    help="CI: check a pipeline, and explain which jobs a change needs.",
+    epilog="""
+    Examples:
+
+    tenure ci check -- every problem of .tenure/ci.yaml with its line and column
+
+    tenure ci plan --base main -- why each job is in or out, for the commits since main
+
+    tenure ci plan --base main --format graph -- the same as a tree
+    """,
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Its commands are loaded when they are used."""
