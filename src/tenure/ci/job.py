@@ -108,8 +108,6 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Names of secrets, which become environment variables of that name."""
     trusted: bool = False
     """Whether the ref is one that the settings trust with secrets."""
-    scope: str = ""
-    """Where its caches and results may serve: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`."""
     caches: tuple[JobCache, ...] = ()
     artifacts: tuple[JobArtifact, ...] = ()
     downloads: tuple[JobDownload, ...] = ()
@@ -139,8 +137,3 @@ class JobFailureRule(
     output: str = ""
     """A regular expression over the end of the output."""
     phase: Literal["", "checkout", "restore", "services", "commands", "upload"] = ""
-
-
-def queue_for(labels: Iterable[str]) -> str:
-    """The queue of jobs that need a runner with these labels."""
-    return "ci" + "".join("+" + label for label in sorted(labels))

@@ -63,7 +63,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "workflows": CommandEntry(
         "workflows.workflows", "Runs", "List registered workflows; check YAML files, with line numbers."
     ),
-    "ci": CommandEntry("ci.ci", "Runs", "CI: check a pipeline, and explain which jobs a change needs."),
+    "ci": CommandEntry(
+        "ci.ci", "Runs", "CI: check a pipeline, explain which jobs a change needs, and execute jobs."
+    ),
     # Govern what runs do to the world.
     "policy": CommandEntry(
         "govern.policy", "Governing", "Check, test, publish and activate the policy for actions."

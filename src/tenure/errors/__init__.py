@@ -13,7 +13,13 @@ from tenure.errors import governance, pipelines, runs, sandbox, server
 from tenure.errors.spec import ErrorSpec as ErrorSpec
 
 DOCS_PREFIX = "docs/errors/"
-CODES: dict[str, ErrorSpec] = {**runs.CODES, **server.CODES, **governance.CODES, **pipelines.CODES, **sandbox.CODES}
+CODES: dict[str, ErrorSpec] = {
+    **runs.CODES,
+    **server.CODES,
+    **governance.CODES,
+    **pipelines.CODES,
+    **sandbox.CODES,
+}
 
 
 class Detail(msgspec.Struct, frozen=True):

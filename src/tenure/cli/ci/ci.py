@@ -13,6 +13,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "check": CommandEntry(
         "ci.check", "Pipelines", "Check pipeline files and CI settings, with line numbers."
     ),
+    "runner": CommandEntry(
+        "ci.runner", "Runners", "Execute the jobs of a server on this machine, in sandboxes."
+    ),
 }
 
 
@@ -23,7 +26,7 @@ class _CiGroup(LazyGroup):
 app = typer.Typer(
     name="ci",
     cls=_CiGroup,
-    help="CI: check a pipeline, and explain which jobs a change needs.",
+    help="CI: check a pipeline, explain which jobs a change needs, and execute jobs.",
     epilog="""
     Examples:
 
@@ -32,6 +35,8 @@ app = typer.Typer(
     tenure ci plan --base main -- why each job is in or out, for the commits since main
 
     tenure ci plan --base main --format graph -- the same as a tree
+
+    tenure ci runner --server URL --key-file FILE --slots 8 -- execute jobs on this machine
     """,
     no_args_is_help=True,
 )
