@@ -43,8 +43,6 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "NETWORK_",
             "COMMIT_",
             "PIPELINE_",
-            "REPORT_",
-            "VCS_",
             "SANDBOX_",
         ),
     ),

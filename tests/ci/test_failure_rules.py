@@ -39,6 +39,7 @@ CASES: list[tuple[str, str, bool]] = [
     ("=========== 2 failed, 30 passed in 1.20s ===========", "TEST_FAILURE", False),
     ("--- FAIL: TestAdd (0.00s)", "TEST_FAILURE", False),
     ("test result: FAILED. 3 passed; 1 failed; 0 ignored", "TEST_FAILURE", False),
+    ("sh: 1: Cannot fork", "JOB_PROCESSES_EXCEEDED", False),
     ("something that nobody knows", "COMMAND_FAILED", False),
 ]
 

@@ -11,8 +11,8 @@ from tenure.ci_runner.job_storage import JobFile, TestHistory, TestReport
 
 
 class FolderStorage:
-    """The log of lease L is `L/log`, its artifacts are in `L/artifacts`. Caches and histories are shared. While a file `hold-uploads` exists,
-    uploads wait."""
+    """The log of lease L is `L/log`, its artifacts are in `L/artifacts`. Caches and histories are shared. While a file `hold-attempt.N` exists,
+    uploads of Nth attempts wait."""
 
     def __init__(self, top: Path, lease_id: str) -> None:
         self._top = top
@@ -27,7 +27,8 @@ class FolderStorage:
         (self._own / "closed").touch()
 
     async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> None:
-        while (self._top / "hold-uploads").exists():  # noqa: ASYNC110 - the file is another process's
+        hold = self._top / f"hold-attempt{self._own.suffix}"
+        while hold.exists():  # noqa: ASYNC110 - the file is another process's
             await asyncio.sleep(0.02)
         for file in files:
             target = self._own / "artifacts" / name / file.path

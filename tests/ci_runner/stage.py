@@ -24,7 +24,7 @@ from tests.server.stage import Site, site
 from tests.worker.helpers import until
 
 ENDED = ("SUCCESS", "FAILED", "CANCELED", "TIMEOUT")
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 30.0
 
 
 def make_repository(folder: Path, files: dict[str, str]) -> str:
@@ -173,7 +173,12 @@ async def ci_stage(
             yield stage
         finally:
             for process in stage.runners:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
+                for number in (signal.SIGCONT, signal.SIGTERM):  # a test may have stopped it
+                    process.send_signal(number)
             for process in stage.runners:
-                await asyncio.to_thread(process.wait)
+                try:
+                    await asyncio.to_thread(process.wait, PATIENCE_SECONDS / 2)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                    raise

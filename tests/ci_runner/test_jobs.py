@@ -78,18 +78,20 @@ async def test_a_runner_executes_commands_streams_logs_uploads_heartbeats_and_ob
 
 
 async def _extended(stage: CiStage, run: str, first: object) -> bool:
-    return (await stage.step(run)).lease_until != first
+    return bool((await stage.step(run)).lease_until != first)
 
 
 @pytest.mark.clause("DCI-23")
 async def test_uploading_is_visible_and_an_attempt_that_lost_its_lease_uploads_nothing(
     url: str, tmp_path: Path
 ) -> None:
-    hold = tmp_path / "storage" / "hold-uploads"
-    async with ci_stage(url, tmp_path) as stage:
+    hold = tmp_path / "storage" / "hold-attempt.1"
+    async with ci_stage(url, tmp_path, slots=1) as stage:
         hold.touch()
         artifacts = [{"name": "who", "paths": ["who.txt"]}]
-        run = await stage.start(run="echo $TENURE_ATTEMPT > who.txt", artifacts=artifacts, lease_seconds=2.0)
+        run = await stage.start(
+            run="echo $TENURE_ATTEMPT > who.txt", artifacts=artifacts, lease_seconds=2.0, retries=1
+        )
 
         async def uploading() -> bool:
             return bool((await stage.step(run)).shown == "UPLOADING")
@@ -97,19 +99,14 @@ async def test_uploading_is_visible_and_an_attempt_that_lost_its_lease_uploads_n
         await until(uploading, "UPLOADING")
         # The runner stands still until its lease has expired and another one has done the job.
         stage.runners[0].send_signal(signal.SIGSTOP)
-        hold.unlink()
         await stage.start_runner()
         assert await stage.ended(run) == "SUCCESS"
         assert (await stage.step(run)).attempt == 2
         accepted = stage.lease(run, attempt=2) / "artifacts/who/who.txt"
         assert accepted.read_text() == "2\n"
-        hold.touch()
         stage.runners[0].send_signal(signal.SIGCONT)
-        follower = await stage.start(run="true")  # the stopped runner notices its loss, and works again
-        assert await stage.ended(follower) == "SUCCESS"
         jobs = tmp_path / "runner-0" / "jobs"
         await until(lambda: not list(jobs.iterdir()), "the end of the lost job")
-        hold.unlink()
         assert not (stage.lease(run) / "artifacts").exists()
         assert not (stage.lease(run) / "closed").exists()
         assert (await stage.step(run)).output["isolation"] == "bubblewrap"
@@ -165,7 +162,7 @@ async def test_real_failures_get_codes_by_rules_and_the_retry_rules_act_on_them(
     async with ci_stage(url, tmp_path, files=files, slots=4) as stage:
         history = {"wobbly": TestHistory(passed=9, failed=1, flips=1)}
         (stage.storage / "history.json").write_bytes(msgspec.json.encode(history))
-        run = await stage.start(*(job for job, _, _ in cases.values()), retries=1, required=False)  # type: ignore[arg-type]
+        run = await stage.start(*(job for job, _, _ in cases.values()), retries=1, required=False)
         await stage.ended(run)
         found = {name: await stage.failure(run, f"job-{number}") for number, name in enumerate(cases)}
         assert found == {name: (code, attempts) for name, (_, code, attempts) in cases.items()}
@@ -191,7 +188,7 @@ async def test_caches_artifacts_services_and_inputs_of_jobs(url: str, tmp_path: 
             downloads=[{"job": "job-0", "artifact": "dist", "to": "got"}],
         )
         service = f"{PYTHON} -m http.server 8123 --bind 127.0.0.1"
-        ask = f"{PYTHON} -c \"import urllib.request as r; print(r.urlopen('http://127.0.0.1:8123/README').read())\""
+        ask = f"{PYTHON} -c \"import urllib.request as r; print(r.urlopen('http://127.0.0.1:8123/src/a.py').read())\""
         third = await stage.start(
             services=[{"name": "web", "run": service, "ready": ask}], run=f"echo said; {ask}"
         )
@@ -201,8 +198,8 @@ async def test_caches_artifacts_services_and_inputs_of_jobs(url: str, tmp_path: 
         assert "lib\nexe\n./got/dist/exe\n./src/a.py\n./src/deep/b.py\ndeps\ngot\nsrc\n" in log
         assert (await stage.step(second)).output["restored"] == {"deps-2": "deps-1"}
         assert (stage.storage / "caches/deps-2/deps/lib").exists()
-        assert await stage.ended(third) in ("SUCCESS", "FAILED")
-        assert "service web" in stage.log(third)
+        assert await stage.ended(third) == "SUCCESS", stage.log(third)
+        assert "b'a\\n'" in stage.log(third).rpartition("said")[2]
 
 
 async def test_hostile_workspaces_end_as_clear_failures_or_notes(url: str, tmp_path: Path) -> None:
@@ -224,7 +221,7 @@ async def test_hostile_workspaces_end_as_clear_failures_or_notes(url: str, tmp_p
         "no program": ({"commands": [{"run": ["no-such-program"]}]}, "COMMAND_FAILED"),
     }
     async with ci_stage(url, tmp_path, files={"b.xml": bomb}, slots=4) as stage:
-        run = await stage.start(*(job for job, _ in cases.values()), required=False)  # type: ignore[arg-type]
+        run = await stage.start(*(job for job, _ in cases.values()), required=False)
         await stage.ended(run)
         found = {name: (await stage.failure(run, f"job-{number}"))[0] for number, name in enumerate(cases)}
         assert found == {name: code for name, (_, code) in cases.items()}

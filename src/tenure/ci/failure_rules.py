@@ -83,6 +83,11 @@ BUILT_IN: tuple[FailureRule, ...] = (
     # ------------------------------------------------------------------------------- the machine
     FailureRule(code=DISK_EXCEEDED, signals=("SIGXFSZ",)),
     FailureRule(
+        code=PROCESSES_EXCEEDED,
+        output=r"Cannot fork|fork: (retry: )?Resource temporarily unavailable|can't start new thread|pthread_create failed"
+        r"|unable to create (new )?native thread",
+    ),
+    FailureRule(
         code="INFRA_DISK_FULL", output=r"No space left on device|ENOSPC|Disk quota exceeded|disk I/O error"
     ),
     FailureRule(

@@ -199,6 +199,8 @@ class JobAttempt:
         except Exception as fault:
             log.exception("job_attempt_failed", run=self._facts.run_id, job=self._facts.name)
             failure = _JobFailed("INFRA_RUNNER", f"the runner failed: {fault!r}")
+        if self._exceeded is not None and failure is not None and failure.exit_code is not None:
+            failure = self._over_limit(self._exceeded)  # found out when the sandbox was closed
         try:
             failure = await self._finish(failure)
         except TenureError as refused:

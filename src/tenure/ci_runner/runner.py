@@ -31,7 +31,7 @@ from tenure.ci.job import JOB_TOOL, PLAN_TOOL, CiJob, queue_for
 from tenure.ci_runner.job_attempt import JobAttempt, JobFacts, JobOutcome
 from tenure.ci_runner.job_host import JobHost, RunnerSettings
 from tenure.ci_runner.job_storage import JobStorage
-from tenure.ci_runner.sandboxed_planner import SandboxedPlanner
+from tenure.ci_runner.plan_attempt import PlanAttempt
 from tenure.errors import TenureError
 from tenure.kernel import capability, profiles
 from tenure.kernel import commands as c
@@ -340,7 +340,7 @@ class CiRunner:
         try:
             body = await self._load_input(lease)
             if lease.kind == "plan":
-                await SandboxedPlanner(self.host, slot).execute(body, held)
+                await PlanAttempt(self.host, slot).execute(body, held)
                 return
             job = msgspec.json.decode(body, type=CiJob)
         except (msgspec.DecodeError, TenureError, RecursionError) as wrong:

@@ -16,6 +16,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "trigger": CommandEntry("ci.trigger", "Runs", "Start a CI run for a ref of a repository."),
     "explain": CommandEntry("ci.explain", "Runs", "Explain why each job is in the plan of a run, or out."),
     "reports": CommandEntry("ci.reports", "Reports", "List and retry the reports of runs to GitHub."),
+    "runner": CommandEntry(
+        "ci.runner", "Runners", "Execute the jobs of a server on this machine, in sandboxes."
+    ),
 }
 
 
@@ -26,7 +29,7 @@ class _CiGroup(LazyGroup):
 app = typer.Typer(
     name="ci",
     cls=_CiGroup,
-    help="CI: check a pipeline, explain which jobs a change needs, and look after reports to GitHub.",
+    help="CI: check a pipeline, explain which jobs a change needs, execute jobs, and look after reports to GitHub.",
     epilog="""
     Examples:
 
@@ -39,6 +42,8 @@ app = typer.Typer(
     tenure ci reports list --state refused -- reports that GitHub refuses for good
 
     tenure ci reports retry RUN -- after you have fixed the permission or the settings
+
+    tenure ci runner --server URL --key-file FILE --slots 8 -- execute jobs on this machine
     """,
     no_args_is_help=True,
 )
