@@ -62,8 +62,8 @@ VERSION ?= 15 17 18
 postgres: $(STAMP) ## Run the store's tests on PostgreSQL 15, 17 and 18, or on VERSION=15 (as root)
 	$(BIN)/python -m tests.chaos.postgres_versions $(VERSION)
 
-clauses: $(STAMP) ## List the clauses of docs/spec and the tests that prove them
-	$(BIN)/python tools/clauses.py
+clauses: $(STAMP) ## List the clauses of docs/spec, how each is shown, and by which tests
+	$(BIN)/python -m tools.clauses
 
 # Every generator of documentation is listed here; the tests check that their output is fresh.
 docs: $(STAMP) ## Regenerate the generated documentation and SQL
@@ -72,6 +72,7 @@ docs: $(STAMP) ## Regenerate the generated documentation and SQL
 	$(BIN)/python -m tools.json_schemas
 	$(BIN)/python -m tools.roles_page
 	$(BIN)/python -m tools.connectors_page
+	$(BIN)/python -m tools.firestore_indexes
 	$(BIN)/python -m tools.save_variants
 	$(BIN)/python -m tools.sql_schemas
 	$(BIN)/python -m tests.chaos.bug_table

@@ -194,7 +194,10 @@ class Job:
         try:
             self.begin()
             output = work(self)
-            self.say("complete", output=output)
+            if self.lease["kind"] == "plan":  # its result is the list of the run's steps
+                self.say("complete", plan=output)
+            else:
+                self.say("complete", output=output)
             self.outcome = "succeeded"
         except Suspended:
             self.outcome = "suspended"
@@ -341,6 +344,8 @@ def conformance(job: Job) -> Any:
             if attempt == 1 and len(recorded) == asked["fail_after"]:
                 raise Failed("FLAKY", "as asked for", True)
         return {"recorded": recorded}
+    if do == "plan":
+        return asked["steps"]
     if do == "approval":
         return {"outcome": awaited(job, approval={"action": asked["action"]})["outcome"]}
     if do == "event":

@@ -18,6 +18,7 @@ def run_in_copy(tmp_path: Path) -> RunInCopy:
     """Run a command in a small copy of the project whose only test file is the given one."""
     for name in (
         "tools/clauses.py",
+        "tools/real_parts.py",
         "tools/postgres_server.py",
         "tools/s3_server.py",
         "tools/server_supervisor.py",
@@ -49,7 +50,7 @@ def test_every_clause_names_a_section_of_a_document_that_exists() -> None:
 
 def test_only_tests_that_will_run_prove_a_clause(run_in_copy: RunInCopy) -> None:
     done = run_in_copy(
-        "tools/clauses.py",
+        "-m tools.clauses",
         '@pytest.mark.clause("GWI-01", "GWI-02")\n@pytest.mark.parametrize("n", [1, 2])\ndef test_a(n): ...\n'
         '@pytest.mark.clause("GWI-02")\ndef test_b(): ...\n'
         '@pytest.mark.skip\n@pytest.mark.clause("GWI-03")\ndef test_c(): ...\n'
@@ -58,13 +59,81 @@ def test_only_tests_that_will_run_prove_a_clause(run_in_copy: RunInCopy) -> None
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "GWI-01  tests/test_planted.py::test_a"
-    assert lines[1] == "GWI-02  tests/test_planted.py::test_a  (+1 more)"
-    assert lines[2] == "GWI-03  -"
+    assert lines[1] == "GWI-01  store    store    tests/test_planted.py::test_a"
+    assert lines[2] == "GWI-02  store    store    tests/test_planted.py::test_a  (+1 more)"
+    assert lines[3] == "GWI-03  http     -        -"
     assert lines[-1] == f"clauses proven: 2/{len(load_clauses())}"
 
 
-@pytest.mark.parametrize(("command", "status"), [("tools/clauses.py", 1), ("-m pytest", 4)])
+PARTS = """
+import subprocess
+from contextlib import contextmanager
+from functools import partial
+from tenure.server.http_server import serving
+
+@contextmanager
+def site(): yield serving
+
+class Workers:
+    def __init__(self): self.name = "workers"
+    def start(self): return subprocess.Popen(["true"])
+    def describe(self): return self.name
+
+@pytest.fixture
+def later(request): return request.getfixturevalue("s3_server")
+
+@pytest.mark.clause("GWI-07")
+def test_a_helper():
+    with site(): ...
+
+@pytest.mark.clause("GWI-16")
+def test_a_method(): Workers().start()
+
+@pytest.mark.clause("GWI-25")
+def test_a_fixture(later): ...
+
+@pytest.mark.clause("APR-10")
+@pytest.mark.parametrize("place", [partial(site)])
+def test_a_parameter(place): place()
+
+@pytest.mark.clause("AGR-06")
+def test_a_browser():
+    from playwright.async_api import async_playwright
+    async_playwright()
+"""
+
+
+def test_the_level_of_a_test_comes_from_the_real_parts_that_its_code_reaches(run_in_copy: RunInCopy) -> None:
+    done = run_in_copy("-m tools.clauses", PARTS)
+    assert done.returncode == 0, done.stderr
+    shown = {line.split()[0]: line.split(maxsplit=3)[1:] for line in done.stdout.splitlines()[1:-1]}
+    assert shown["GWI-07"] == ["http", "http", "tests/test_planted.py::test_a_helper  [server]"]
+    assert shown["GWI-16"] == ["process", "process", "tests/test_planted.py::test_a_method  [processes]"]
+    assert shown["GWI-25"] == ["service", "service", "tests/test_planted.py::test_a_fixture  [S3]"]
+    assert shown["APR-10"] == ["http", "http", "tests/test_planted.py::test_a_parameter  [server]"]
+    assert shown["AGR-06"] == ["browser", "browser", "tests/test_planted.py::test_a_browser  [browser]"]
+    assert done.stdout.splitlines()[-1] == f"clauses proven: 5/{len(load_clauses())}"
+
+
+def test_a_mark_on_a_test_that_shows_less_is_an_error(run_in_copy: RunInCopy) -> None:
+    done = run_in_copy(
+        "-m tools.clauses",
+        f"{PARTS}\n"
+        '@pytest.mark.clause("GOV-08")\ndef test_names_a_class_but_starts_nothing(): Workers().describe()\n'
+        '@pytest.mark.clause("GOV-11")\ndef test_has_only_a_server():\n    with site(): ...\n'
+        '@pytest.mark.clause("GOV-09")\ndef test_has_a_postgres(postgres_dsn): ...\n',
+    )
+    assert done.returncode == 1
+    for line in (
+        "test_names_a_class_but_starts_nothing names GOV-08, which wants process; the test uses the store alone",
+        "test_has_only_a_server names GOV-11, which wants service; the test uses server",
+        "test_has_a_postgres names GOV-09, which wants process; the test uses the store alone",
+    ):
+        assert line in done.stderr
+    assert done.stdout.splitlines()[-1] == f"clauses proven: 5/{len(load_clauses())}"
+
+
+@pytest.mark.parametrize(("command", "status"), [("-m tools.clauses", 1), ("-m pytest", 4)])
 def test_a_clause_that_does_not_exist_stops_the_run(
     run_in_copy: RunInCopy, command: str, status: int
 ) -> None:

@@ -226,6 +226,7 @@ def impurities(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 PRIVATE_FILES_HOME = "src/tenure/private_files.py"
 OTHER_FILES = {
+    "src/tenure/ci_runner/archive.py": "files of a job in its workspace, with the modes that they had",
     "src/tenure/cli/dev/init.py": "the user's own source files",
     "src/tenure/cli/dev/lifecycle.py": "a page of this repository",
     "src/tenure/cli/dev/demo.py": "a temporary folder, which tempfile makes 0700",

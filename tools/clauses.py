@@ -1,8 +1,12 @@
-"""Prints which test proves which clause of docs/spec/clauses.toml.
+"""Prints how each clause of docs/spec/clauses.toml is shown, and by which test.
 
-A test names the clauses that it proves with `@pytest.mark.clause("GWI-12")`. This tool collects the tests without running them, prints the
-table and, as its last line, `clauses proven: N/M`. A clause counts if at least one test names it that is neither skipped nor expected to
-fail. `make test` shows whether these tests pass.
+A test names the clauses that it proves with `@pytest.mark.clause("GWI-12")`. This tool collects the tests without running them and derives
+the real parts that each of them uses (`tools/real_parts.py`). It prints, for each clause, the least that counts as proof (`shown` in the file),
+what its tests show, and the first test; the last line is `clauses proven: N/M`. `make test` shows whether these tests pass.
+
+Laws:
+1. A clause counts if a test names it that shows enough and is neither skipped nor expected to fail.
+2. A mark on a test that shows less than its clause asks is an error, and so is an unknown clause. A clause without a test is only counted.
 """
 
 import contextlib
@@ -14,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.real_parts import LEVELS, highest, parts_of, shows
+
 ROOT = Path(__file__).resolve().parent.parent
 CLAUSES_FILE = ROOT / "docs" / "spec" / "clauses.toml"
 
@@ -22,6 +28,12 @@ def load_clauses() -> dict[str, str]:
     """Every clause by its id, with its text, in the order of the file."""
     with CLAUSES_FILE.open("rb") as file:
         return {clause: entry["text"] for clause, entry in tomllib.load(file).items()}
+
+
+def load_levels() -> dict[str, str]:
+    """The least that counts as proof of each clause."""
+    with CLAUSES_FILE.open("rb") as file:
+        return {clause: entry.get("shown", "store") for clause, entry in tomllib.load(file).items()}
 
 
 def clauses_of(item: pytest.Item) -> list[str]:
@@ -81,15 +93,57 @@ def main() -> int:
         print("The tests could not be collected; see above.", file=sys.stderr)
         return 1
 
-    proofs: dict[str, dict[str, None]] = {clause: {} for clause in clauses}
-    for item in collector.items:
-        for clause in clauses_of(item) if counts(item) else ():
-            proofs[clause][item.nodeid.partition("[")[0]] = None
-    for clause, tests in proofs.items():
-        more = f"  (+{len(tests) - 1} more)" if len(tests) > 1 else ""
-        print(f"{clause:<7} {next(iter(tests), '-')}{more}")
-    print(f"clauses proven: {sum(map(bool, proofs.values()))}/{len(proofs)}")
-    return 0
+    proofs = collect_proofs(collector.items)
+    wanted = load_levels()
+    weak = weak_marks(proofs, wanted)
+    print(f"{'clause':<7} {'wanted':<8} {'shown':<8} test")
+    proven = 0
+    for clause in clauses:
+        enough = {
+            test: parts for test, parts in proofs.get(clause, {}).items() if shows(parts, wanted[clause])
+        }
+        proven += bool(enough)
+        level = max((highest(parts) for parts in enough.values()), key=LEVELS.index, default="-")
+        more = f"  (+{len(enough) - 1} more)" if len(enough) > 1 else ""
+        print(f"{clause:<7} {wanted[clause]:<8} {level:<8} {_first(enough, level)}{more}")
+    print(f"clauses proven: {proven}/{len(clauses)}")
+    if weak:
+        print("Tests that show less than the clauses they name ask for:", *weak, sep="\n  ", file=sys.stderr)
+        print("Take these marks off, or use the real part (tools/real_parts.py lists them).", file=sys.stderr)
+    return 1 if weak else 0
+
+
+Proofs = dict[str, dict[str, dict[str, str]]]
+"""For each clause, the tests that name it, and the real parts of each test."""
+
+
+def collect_proofs(items: Iterable[pytest.Item]) -> Proofs:
+    """The tests of each clause that will run. The cases of a parametrized test count together."""
+    proofs: Proofs = {}
+    for item in items:
+        named = clauses_of(item) if counts(item) else []
+        parts = parts_of(item) if named else {}
+        for clause in named:
+            proofs.setdefault(clause, {}).setdefault(item.nodeid.partition("[")[0], {}).update(parts)
+    return proofs
+
+
+def weak_marks(proofs: Proofs, wanted: Mapping[str, str]) -> list[str]:
+    """A line for each mark on a test that shows less than the clause asks."""
+    return [
+        f"{test} names {clause}, which wants {wanted[clause]}; the test uses {', '.join(parts) or 'the store alone'}"
+        for clause, tests in proofs.items()
+        for test, parts in tests.items()
+        if not shows(parts, wanted[clause])
+    ]
+
+
+def _first(tests: Mapping[str, Mapping[str, str]], level: str) -> str:
+    """The first test that shows this level, with its real parts."""
+    for test, parts in tests.items():
+        if highest(parts) == level:
+            return test + (f"  [{', '.join(parts)}]" if parts else "")
+    return "-"
 
 
 if __name__ == "__main__":

@@ -35,7 +35,22 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Requests and limits",
         ("IDEMPOTENCY_", "PAYLOAD_", "LIMIT_", "TENANT_", "QUEUE_", "INVALID_", "FILTER_", "COMMAND_"),
     ),
+    (
+        "CI",
+        (
+            "CI_",
+            "REPOSITORY_",
+            "NETWORK_",
+            "COMMIT_",
+            "PIPELINE_",
+            "REPORT_",
+            "VCS_",
+            "SANDBOX_",
+        ),
+    ),
+    ("Files and logs of jobs", ("UPLOAD_", "CACHE_", "LOG_", "ARTIFACT_EXPIRED")),
     ("Schedules", ("SCHEDULE_",)),
+    ("Reports to the VCS", ("REPORT_", "VCS_")),
     ("Seals and the ledger", ("SIGNING_", "SEAL_", "LEDGER_", "EVIDENCE_")),
     ("Policy and freezes", ("POLICY_", "SECOND_", "FROZEN")),
     ("Actions and receipts", ("ACT_", "ACTION_", "WRITES_", "BUDGET_", "RECEIPT_")),
@@ -44,6 +59,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "The API",
         (
             "REQUEST_",
+            "RANGE_",
             "CURSOR_",
             "UNAUTHENTICATED",
             "SIGNATURE_",
@@ -61,6 +77,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "AGENT_",
             "LISTEN_",
             "EXTRA_",
+            "RANGE_",
         ),
     ),
     (

@@ -25,7 +25,7 @@ FILE = "save_variants.sql"
 
 INDEXED = {
     "run": ("status", "admitted_at", "finished_at", "sealed_at", "wake_at"),
-    "step": ("claimable", "ready_at", "finished_at", "wake_at"),
+    "step": ("claimable", "ready_at", "finished_at", "wake_at", "reuse_key"),
     "attempt": ("lease",),
 }
 """The changing columns that are part of a SQLite index or of its condition. A test compares them with the schema."""

@@ -6,7 +6,7 @@ create domain counter as integer CHECK (VALUE >= 0);
 create domain idempotency_status as text collate "C" CHECK (VALUE = ANY (ARRAY['processing'::text, 'completed'::text, 'failed'::text]));
 create domain lease_state as text collate "C" CHECK (VALUE = ANY (ARRAY['granted'::text, 'active'::text, 'completed'::text, 'released'::text, 'expired'::text, 'revoked'::text, 'canceled'::text]));
 create domain run_status as text collate "C" CHECK (VALUE = ANY (ARRAY['created'::text, 'planning'::text, 'plan_failed'::text, 'queued'::text, 'running'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text]));
-create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text]));
+create domain step_kind as text collate "C" CHECK (VALUE = ANY (ARRAY['work'::text, 'body'::text, 'approval'::text, 'wait'::text, 'plan'::text]));
 create domain step_state as text collate "C" CHECK (VALUE = ANY (ARRAY['pending'::text, 'ready'::text, 'leased'::text, 'starting'::text, 'running'::text, 'uploading'::text, 'waiting_approval'::text, 'waiting_external'::text, 'retry_wait'::text, 'canceling'::text, 'succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text]));
 
 create table account_link (
@@ -103,8 +103,12 @@ create table artifact (
     content_type text collate "C" not null,
     at bigint not null,
     events integer not null,
+    upload text collate "C" not null,
+    expires_at bigint,
+    deleted_at bigint,
     constraint artifact_pkey PRIMARY KEY (run_id, name, idx, n, late)
 );
+CREATE INDEX artifact_expires ON artifact USING btree (expires_at) WHERE expires_at IS NOT NULL AND deleted_at IS NULL;
 
 create table attempt (
     run_id bigint not null,
@@ -134,6 +138,23 @@ create table attempt (
     constraint attempt_times_in_order CHECK (ended_at >= granted_at AND expires_at >= granted_at AND beat_at >= granted_at)
 ) with (fillfactor=70);
 CREATE UNIQUE INDEX attempt_live ON attempt USING btree (tenant, workflow, run_id, idx) WHERE lease::text = ANY (ARRAY['granted'::text, 'active'::text]);
+
+create table cache_entry (
+    tenant text collate "C" not null,
+    scope text collate "C" not null,
+    name text collate "C" not null,
+    repository text collate "C" not null,
+    trusted boolean not null,
+    upload text collate "C" not null,
+    parts text collate "C" not null,
+    size bigint not null,
+    digest text collate "C" not null,
+    run_id bigint not null,
+    created_at bigint not null,
+    used_at bigint not null,
+    constraint cache_entry_pkey PRIMARY KEY (tenant, scope, name)
+);
+CREATE INDEX cache_entry_used ON cache_entry USING btree (tenant, repository, used_at);
 
 create table cap (
     tenant text collate "C" not null,
@@ -283,6 +304,16 @@ create table feed_key (
     constraint feed_key_pkey PRIMARY KEY (id)
 );
 
+create table file_deletion (
+    path text collate "C" not null,
+    run_id bigint,
+    asked_at bigint not null,
+    due_at bigint not null,
+    tries integer not null,
+    constraint file_deletion_pkey PRIMARY KEY (path)
+);
+CREATE INDEX file_deletion_due ON file_deletion USING btree (due_at);
+
 create table governance (
     tenant text collate "C" not null,
     version integer not null,
@@ -311,7 +342,7 @@ create table hook (
     revision integer not null,
     disabled boolean not null,
     unconfirmed text collate "C" not null,
-    constraint hook_kind_known CHECK (kind = ANY (ARRAY['github'::text, 'slack'::text, 'generic'::text])),
+    constraint hook_kind_known CHECK (kind = ANY (ARRAY['github'::text, 'slack'::text, 'generic'::text, 'servicenow'::text])),
     constraint hook_pkey PRIMARY KEY (id),
     constraint hook_revision CHECK (revision >= 1)
 );
@@ -383,6 +414,23 @@ create table ledger_node (
     hash bytea not null,
     constraint ledger_node_pkey PRIMARY KEY (tenant, level, pos)
 );
+
+create table log_chunk (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    seq integer not null,
+    late boolean not null,
+    first_byte bigint not null,
+    size bigint not null,
+    lines integer not null,
+    digest text collate "C" not null,
+    at bigint not null,
+    events integer not null,
+    constraint log_chunk_numbers CHECK (seq >= 1 AND first_byte >= 0 AND size >= 1 AND lines >= 0),
+    constraint log_chunk_pkey PRIMARY KEY (run_id, idx, n, seq)
+);
+CREATE UNIQUE INDEX log_chunk_bytes ON log_chunk USING btree (run_id, idx, n, first_byte);
 
 create table log_line (
     run_id bigint not null,
@@ -641,6 +689,7 @@ create table run_spec (
     currency text collate "C" not null,
     compensate boolean not null,
     involved text collate "C" not null,
+    vcs_target text collate "C",
     reported_stated_by text collate "C",
     reported_stated_at bigint,
     constraint run_spec_mode_known CHECK (concurrency_mode = ANY (ARRAY['queue'::text, 'supersede'::text])),
@@ -648,6 +697,7 @@ create table run_spec (
 );
 CREATE UNIQUE INDEX run_spec_key ON run_spec USING btree (tenant, source, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX run_spec_undo ON run_spec USING btree (undo_of) WHERE undo_of IS NOT NULL;
+CREATE INDEX run_spec_vcs ON run_spec USING btree (run_id) WHERE vcs_target IS NOT NULL;
 
 create table run_spend (
     run_id bigint not null,
@@ -803,11 +853,17 @@ create table step (
     template_ref integer,
     condition text collate "C",
     resolution text collate "C" not null,
-    constraint step_claimable CHECK (NOT claimable OR state::text = 'ready'::text AND (kind::text = ANY (ARRAY['work'::text, 'body'::text])) AND ready_at IS NOT NULL),
+    reuse text collate "C",
+    reuse_key bytea,
+    reused_run bigint,
+    reused_step text collate "C",
+    constraint step_claimable CHECK (NOT claimable OR state::text = 'ready'::text AND (kind::text = ANY (ARRAY['work'::text, 'body'::text, 'plan'::text])) AND ready_at IS NOT NULL),
     constraint step_counters CHECK (max_attempts >= 1),
     constraint step_pkey PRIMARY KEY (run_id, idx),
-    constraint step_resolution_has_template CHECK ((resolution = ANY (ARRAY[''::text, 'skip'::text])) OR template_ref IS NOT NULL),
+    constraint step_resolution_has_template CHECK ((resolution = ANY (ARRAY[''::text, 'skip'::text])) OR template_ref IS NOT NULL OR reuse IS NOT NULL),
     constraint step_resolution_known CHECK (resolution = ANY (ARRAY[''::text, 'due'::text, 'each'::text, 'skip'::text])),
+    constraint step_reuse_key_has_terms CHECK (reuse_key IS NULL OR reuse IS NOT NULL),
+    constraint step_reused_never_ran CHECK ((reused_run IS NULL) = (reused_step IS NULL) AND (reused_run IS NULL OR state::text = 'succeeded'::text AND attempt::integer = 0 AND reuse_key IS NOT NULL)),
     constraint step_state_known CHECK ((state::text = ANY (ARRAY['succeeded'::text, 'failed'::text, 'canceled'::text, 'timed_out'::text, 'skipped'::text])) = (finished_at IS NOT NULL)),
     constraint step_terminal_has_no_timer CHECK (finished_at IS NULL OR wake_at IS NULL),
     constraint step_terminal_is_complete CHECK ((finished_at IS NULL) = (reason IS NULL)),
@@ -817,6 +873,7 @@ create table step (
 CREATE INDEX step_claim ON step USING btree (queue, tenant, workspace, priority DESC, ready_at, run_id, idx) WHERE claimable;
 CREATE UNIQUE INDEX step_name ON step USING btree (run_id, name);
 CREATE INDEX step_open ON step USING btree (run_id, idx) WHERE finished_at IS NULL AND idx > 0;
+CREATE INDEX step_reuse ON step USING btree (tenant, reuse_key) WHERE reuse_key IS NOT NULL;
 CREATE INDEX step_wake ON step USING btree (wake_at) WHERE wake_at IS NOT NULL;
 
 create table subscription (
@@ -844,6 +901,90 @@ create table tenant (
     closed_at bigint,
     constraint tenant_pkey PRIMARY KEY (id)
 );
+
+create table test_history (
+    tenant text collate "C" not null,
+    scope text collate "C" not null,
+    test text collate "C" not null,
+    failed integer not null,
+    passed integer not null,
+    changes integer not null,
+    same_commit integer not null,
+    last_failed boolean not null,
+    last_commit text collate "C" not null,
+    last_job text collate "C" not null,
+    last_failed_at bigint not null,
+    last_passed_at bigint,
+    constraint test_history_numbers CHECK (failed >= 1),
+    constraint test_history_pkey PRIMARY KEY (tenant, scope, test)
+);
+CREATE INDEX test_history_age ON test_history USING btree (tenant, scope, last_failed_at);
+
+create table test_report (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    late boolean not null,
+    digest text collate "C" not null,
+    body bytea not null,
+    at bigint not null,
+    constraint test_report_pkey PRIMARY KEY (run_id, idx, n)
+);
+
+create table upload (
+    run_id bigint not null,
+    idx integer not null,
+    n integer not null,
+    kind text collate "C" not null,
+    name text collate "C" not null,
+    id text collate "C" not null,
+    tenant text collate "C" not null,
+    retention_us bigint,
+    begun_at bigint not null,
+    constraint upload_kind_known CHECK (kind = ANY (ARRAY['artifact'::text, 'cache'::text])),
+    constraint upload_pkey PRIMARY KEY (run_id, idx, n, kind, name)
+);
+
+create table upload_part (
+    run_id bigint not null,
+    upload text collate "C" not null,
+    no integer not null,
+    size bigint not null,
+    digest text collate "C" not null,
+    constraint upload_part_numbers CHECK (no >= 1 AND size >= 1),
+    constraint upload_part_pkey PRIMARY KEY (run_id, upload, no)
+);
+
+create table vcs_check (
+    run_id bigint not null,
+    part text collate "C" not null,
+    check_id bigint,
+    phase integer not null,
+    digest bytea not null,
+    constraint vcs_check_phase_check CHECK (phase >= 0 AND phase <= 2),
+    constraint vcs_check_pkey PRIMARY KEY (run_id, part)
+);
+
+create table vcs_report (
+    run_id bigint not null,
+    tenant text collate "C" not null,
+    subject text collate "C" not null,
+    state text collate "C" not null,
+    seen integer not null,
+    fence bigint not null,
+    due_at bigint,
+    created_at bigint not null,
+    updated_at bigint not null,
+    holder text collate "C" not null,
+    tries integer not null,
+    error text collate "C",
+    constraint vcs_report_check CHECK ((state = 'open'::text) = (due_at IS NOT NULL)),
+    constraint vcs_report_pkey PRIMARY KEY (run_id),
+    constraint vcs_report_state_check CHECK (state = ANY (ARRAY['open'::text, 'reported'::text, 'refused'::text]))
+);
+CREATE INDEX vcs_report_due ON vcs_report USING btree (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX vcs_report_newest ON vcs_report USING btree (tenant, run_id);
+CREATE INDEX vcs_report_subject ON vcs_report USING btree (subject, run_id);
 
 create table verdict (
     run_id bigint not null,
@@ -1308,6 +1449,7 @@ create type run_spec_in as (
     currency text,
     compensate boolean,
     involved text,
+    vcs_target text,
     reported_stated_by text,
     reported_stated_at bigint
 );
@@ -1368,7 +1510,11 @@ create type step_in as (
     wake_at bigint,
     template_ref integer,
     condition text,
-    resolution text
+    resolution text,
+    reuse text,
+    reuse_key bytea,
+    reused_run bigint,
+    reused_step text
 );
 
 create type verdict_in as (

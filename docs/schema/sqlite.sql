@@ -95,6 +95,9 @@ CREATE TABLE artifact (
     content_type text not null,
     at integer not null,
     events integer not null,
+    upload text not null,
+    expires_at integer,
+    deleted_at integer,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
 ) strict, without rowid;
@@ -156,6 +159,23 @@ CREATE TABLE attempt (
         ended_at >= granted_at and expires_at >= granted_at and beat_at >= granted_at
     )
 ) strict;
+
+CREATE TABLE cache_entry (
+    tenant text not null,
+    scope text not null,
+    name text not null,
+    repository text not null,
+    trusted integer not null check (trusted in (0, 1)),
+    upload text not null,
+    parts text not null,
+    size integer not null,
+    digest text not null,
+    run_id integer not null,
+    created_at integer not null,
+    used_at integer not null,
+    -- A key (`name`) has one cache: the first that was complete.
+    primary key (tenant, scope, name)
+) strict, without rowid;
 
 CREATE TABLE cap (
     tenant text not null,
@@ -295,6 +315,15 @@ CREATE TABLE feed_key (
     key blob not null check (length(key) = 32)
 ) strict;
 
+CREATE TABLE file_deletion (
+    path text not null,
+    run_id integer,
+    asked_at integer not null,
+    due_at integer not null,
+    tries integer not null,
+    primary key (path)
+) strict, without rowid;
+
 CREATE TABLE governance (
     tenant text not null,
     version integer not null,
@@ -323,7 +352,7 @@ CREATE TABLE hook (
     disabled integer not null check (disabled in (0, 1)),
     unconfirmed text not null,
     primary key (id),
-    constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
+    constraint hook_kind_known check (kind in ('github', 'slack', 'generic', 'servicenow')),
     constraint hook_revision check (revision >= 1)
 ) strict, without rowid;
 
@@ -390,6 +419,21 @@ CREATE TABLE ledger_node (
     pos integer not null,
     hash blob not null,
     primary key (tenant, level, pos)
+) strict, without rowid;
+
+CREATE TABLE log_chunk (
+    run_id integer not null,
+    idx integer not null,
+    n integer not null,
+    seq integer not null check (seq >= 1),
+    late integer not null check (late in (0, 1)),
+    first_byte integer not null check (first_byte >= 0),
+    size integer not null check (size >= 1),
+    lines integer not null check (lines >= 0),
+    digest text not null,
+    at integer not null,
+    events integer not null,
+    primary key (run_id, idx, n, seq)
 ) strict, without rowid;
 
 CREATE TABLE log_line (
@@ -668,6 +712,7 @@ CREATE TABLE run_spec (
     currency text not null,
     compensate integer not null check (compensate in (0, 1)),
     involved text not null,
+    vcs_target text,
     reported_stated_by text,
     reported_stated_at integer
 ) strict;
@@ -819,6 +864,10 @@ CREATE TABLE step (
     template_ref integer,
     condition text,
     resolution text not null,
+    reuse text,
+    reuse_key blob,
+    reused_run integer,
+    reused_step text,
     primary key (run_id, idx),
     constraint step_state_known check (
         case state
@@ -841,17 +890,23 @@ CREATE TABLE step (
         end
     ),
     constraint step_kind_known check (
-        case kind when 'work' then 1 when 'body' then 1 when 'approval' then 1 when 'wait' then 1 else 0 end
+        case kind when 'work' then 1 when 'body' then 1 when 'approval' then 1 when 'wait' then 1 when 'plan' then 1 else 0 end
     ),
     constraint step_terminal_is_complete check ((finished_at is null) = (reason is null)),
     constraint step_terminal_has_no_timer check (finished_at is null or wake_at is null),
     constraint step_times_in_order check (finished_at >= created_at),
     -- I45: gates are never leased.
     constraint step_claimable check (
-        claimable = 0 or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)
+        claimable = 0 or (state = 'ready' and (kind = 'work' or kind = 'body' or kind = 'plan') and ready_at is not null)
     ),
     constraint step_resolution_known check (resolution = '' or resolution = 'due' or resolution = 'each' or resolution = 'skip'),
-    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
+    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null or reuse is not null),
+    -- A step with the result of an earlier one succeeded without an attempt, and names that step.
+    constraint step_reused_never_ran check (
+        (reused_run is null) = (reused_step is null)
+        and (reused_run is null or (state = 'succeeded' and attempt = 0 and reuse_key is not null))
+    ),
+    constraint step_reuse_key_has_terms check (reuse_key is null or reuse is not null),
     -- I61: a step that must be resolved first, or is skipped, is never leased.
     constraint step_unresolved_is_not_claimable check (claimable = 0 or resolution in ('', 'each')),
     constraint step_counters check (min(needs_left, attempt, charged, unsafe) >= 0)
@@ -882,6 +937,81 @@ CREATE TABLE tenant (
     closed_at integer,
     primary key (id)
 ) strict, without rowid;
+
+CREATE TABLE test_history (
+    tenant text not null,
+    scope text not null,
+    test text not null,
+    failed integer not null check (failed >= 1),
+    passed integer not null,
+    changes integer not null,
+    same_commit integer not null,
+    last_failed integer not null check (last_failed in (0, 1)),
+    last_commit text not null,
+    last_job text not null,
+    last_failed_at integer not null,
+    last_passed_at integer,
+    primary key (tenant, scope, test)
+) strict, without rowid;
+
+CREATE TABLE test_report (
+    run_id integer not null,
+    idx integer not null,
+    n integer not null,
+    late integer not null check (late in (0, 1)),
+    digest text not null,
+    body blob not null,
+    at integer not null,
+    primary key (run_id, idx, n)
+) strict, without rowid;
+
+CREATE TABLE upload (
+    run_id integer not null,
+    idx integer not null,
+    n integer not null,
+    kind text not null check (kind in ('artifact', 'cache')),
+    name text not null,
+    id text not null,
+    tenant text not null,
+    retention_us integer,
+    begun_at integer not null,
+    -- An attempt uploads a name once at a time.
+    primary key (run_id, idx, n, kind, name)
+) strict, without rowid;
+
+CREATE TABLE upload_part (
+    run_id integer not null,
+    upload text not null,
+    no integer not null check (no >= 1),
+    size integer not null check (size >= 1),
+    digest text not null,
+    primary key (run_id, upload, no)
+) strict, without rowid;
+
+CREATE TABLE vcs_check (
+    run_id integer not null,
+    part text not null,
+    check_id integer,
+    phase integer not null check (phase between 0 and 2),
+    digest blob not null,
+    primary key (run_id, part)
+) strict, without rowid;
+
+CREATE TABLE vcs_report (
+    run_id integer primary key,
+    tenant text not null,
+    subject text not null,
+    state text not null check (state in ('open', 'reported', 'refused')),
+    seen integer not null,
+    fence integer not null,
+    due_at integer,
+    created_at integer not null,
+    updated_at integer not null,
+    holder text not null,
+    tries integer not null,
+    error text,
+    check ((state = 'open') = (due_at is not null))
+) strict;
 
 CREATE TABLE verdict (
     run_id integer not null,
@@ -979,7 +1109,11 @@ CREATE INDEX api_key_owner on api_key (tenant, owner_kind, owner_id);
 
 CREATE INDEX approval_open on approval (tenant, requested_at) where status = 'requested';
 
+CREATE INDEX artifact_expires on artifact (expires_at) where expires_at is not null and deleted_at is null;
+
 CREATE UNIQUE INDEX attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
+
+CREATE INDEX cache_entry_used on cache_entry (tenant, repository, used_at);
 
 CREATE INDEX child_open on child (run_id, child_id) where state = 'open';
 
@@ -997,6 +1131,8 @@ CREATE INDEX delivery_set_aside on delivery (hook_id, received_at) where status 
 
 CREATE INDEX evidence_newest on evidence (tenant, at, run_id) where no = 0;
 
+CREATE INDEX file_deletion_due on file_deletion (due_at);
+
 CREATE INDEX hook_of on hook (tenant, created_at);
 
 CREATE INDEX idempotency_expiry on idempotency (status, expires_at);
@@ -1008,6 +1144,8 @@ CREATE UNIQUE INDEX inbox_event on inbox (run_id, event_id);
 CREATE UNIQUE INDEX ledger_leaf_admin on ledger_leaf (tenant, part) where kind = 'admin';
 
 CREATE UNIQUE INDEX ledger_leaf_run on ledger_leaf (tenant, run_id, kind, part) where run_id is not null;
+
+CREATE UNIQUE INDEX log_chunk_bytes on log_chunk (run_id, idx, n, first_byte);
 
 CREATE INDEX notice_due on notice (due_at) where due_at is not null;
 
@@ -1060,6 +1198,8 @@ CREATE UNIQUE INDEX run_spec_key on run_spec (tenant, source, idempotency_key) w
 
 CREATE INDEX run_spec_undo on run_spec (undo_of) where undo_of is not null;
 
+CREATE INDEX run_spec_vcs on run_spec (run_id) where vcs_target is not null;
+
 CREATE INDEX schedule_due on schedule (next_at) where next_at is not null;
 
 CREATE INDEX session_expiry on session (expires_at);
@@ -1074,7 +1214,17 @@ CREATE UNIQUE INDEX step_name on step (run_id, name);
 
 CREATE INDEX step_open on step (run_id, idx) where finished_at is null and idx > 0;
 
+CREATE INDEX step_reuse on step (tenant, reuse_key) where reuse_key is not null;
+
 CREATE INDEX step_wake on step (wake_at) where wake_at is not null;
+
+CREATE INDEX test_history_age on test_history (tenant, scope, last_failed_at);
+
+CREATE INDEX vcs_report_due on vcs_report (due_at) where due_at is not null;
+
+CREATE INDEX vcs_report_newest on vcs_report (tenant, run_id);
+
+CREATE INDEX vcs_report_subject on vcs_report (subject, run_id);
 
 CREATE INDEX verdict_time on verdict (tenant, at);
 

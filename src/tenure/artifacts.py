@@ -1,10 +1,12 @@
-"""Payloads that are too large for the database, stored by digest in files or a bucket.
+"""Payloads that are too large for the database, and files of jobs, stored by digest in files or a bucket.
 
 Laws:
 1. The database stores a reference instead: digest, size and run.
 2. An artifact is written before its reference is committed, and never changed. Writing it again is harmless. A body that is read is
    checked against its digest.
-3. A user's payload that looks like a reference is stored as an artifact too, so that references cannot be forged.
+3. Files of jobs (logs, parts of artifacts and caches) are named by path. `kernel.artifact_rules` makes the paths; each has the digest of
+   its bytes.
+4. A user's payload that looks like a reference is stored as an artifact too, so that references cannot be forged.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -37,6 +40,7 @@ EVIDENCE_FOLDER = "evidence"
 NO_PLACE_MESSAGE = (
     f"evidence needs an artifact store: set {ARTIFACTS_VARIABLE} to a shared folder or s3://bucket/prefix"
 )
+NO_JOB_PLACE_MESSAGE = f"logs and files of jobs need an artifact store: set {ARTIFACTS_VARIABLE} to a shared folder or s3://bucket/prefix"
 
 
 class ArtifactReference(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,9 +108,9 @@ class ArtifactStore:
                 "PAYLOAD_TOO_LARGE",
                 f"the payload has {len(body)} bytes; an artifact has at most {ARTIFACT_BYTES_MAX}",
             )
-        digest = await _digest(body)
-        await self._put(_path(run, digest), body, replace=False)
-        return msgspec.json.encode(ArtifactReference(digest=f"sha256:{digest}", size=len(body), run=run))
+        digest = await digest_body(body)
+        await self._put(body_path(run, digest), body, replace=False)
+        return msgspec.json.encode(ArtifactReference(digest=digest, size=len(body), run=run))
 
     @property
     def is_configured(self) -> bool:
@@ -150,13 +154,55 @@ class ArtifactStore:
     async def delete(self, run: str) -> None:
         """Delete all artifacts of a run. A folder that was never used is not created."""
         ids.run_int(run)  # checked, because it becomes part of a path
-        if not self.is_configured or (self._folder is not None and not (self._folder / run).exists()):
+        await self.delete_files(f"{run}/")
+
+    # ------------------------------------------------------------------------------------ files by path
+
+    async def put_file(self, path: str, body: bytes) -> None:
+        """Store a file of a job. Its path has the digest of its bytes, so an existing file is the same one."""
+        if not self.is_configured:
+            raise TenureError("INVALID_INPUT", NO_JOB_PLACE_MESSAGE)
+        await self._put(path, body, replace=False)
+
+    async def get_file(self, path: str, digest: str) -> bytes:
+        """The bytes of a file, checked against its digest (ARTIFACT_LOST)."""
+        body = await self._get(path)
+        if await digest_body(body) != digest:
+            raise TenureError("ARTIFACT_LOST", f"{path} does not match its digest {digest}")
+        return body
+
+    async def delete_files(self, path: str) -> None:
+        """Delete a file, or with a slash at the end of its path a folder. A missing one is no error."""
+        folder = self._folder
+        if not self.is_configured or (folder is not None and not (folder / path).exists()):
             return
-        with _store_errors(f"the artifacts of {run} cannot be deleted"):
+        with _store_errors(f"{path} cannot be deleted"):
+            if folder is not None:
+                await asyncio.to_thread(_delete_tree, folder / path)
+                return
             store = await asyncio.to_thread(self._open)
-            paths = [each["path"] async for some in obstore.list(store, f"{run}/") for each in some]
-            for path in paths:
-                await obstore.delete_async(store, path)
+            paths = [path] if not path.endswith("/") else list(await self.list_sizes(path))
+            for each in paths:
+                with suppress(NotFoundError, FileNotFoundError):
+                    await obstore.delete_async(store, each)
+
+    async def list_sizes(self, folder: str) -> dict[str, int]:
+        """The files below a folder, with their sizes."""
+        if not self.is_configured or (self._folder is not None and not (self._folder / folder).exists()):
+            return {}
+        with _store_errors(f"{folder} cannot be listed"):
+            store = await asyncio.to_thread(self._open)
+            return {each["path"]: each["size"] async for some in obstore.list(store, folder) for each in some}
+
+    async def exists(self, path: str) -> bool:
+        """Whether a file is there. Its content is not read."""
+        with _store_errors(f"{path} cannot be found"):
+            store = await asyncio.to_thread(self._open)
+            try:
+                await obstore.head_async(store, path)
+            except (NotFoundError, FileNotFoundError):
+                return False
+            return True
 
     async def get(self, reference: bytes) -> bytes:
         try:
@@ -167,16 +213,26 @@ class ArtifactStore:
         ids.run_int(named.run)  # checked, because it becomes part of a path
         if not _DIGEST.fullmatch(digest):
             raise TenureError("INVALID_INPUT", f"{named.digest!r} is not a digest")
-        body = await self._get(_path(named.run, digest))
-        if await _digest(body) != digest:
+        body = await self._get(body_path(named.run, digest))
+        if await digest_body(body) != f"sha256:{digest}":
             raise TenureError("ARTIFACT_LOST", f"artifact {named.digest} does not match its digest")
         return body
 
 
-async def _digest(body: bytes) -> str:
+async def digest_body(body: bytes) -> str:
+    """The digest of a body, as `sha256:HEX`."""
     hashed = await asyncio.to_thread(sha256, body) if len(body) > LARGE_BYTES else sha256(body)
-    return hashed.hexdigest()
+    return f"sha256:{hashed.hexdigest()}"
 
 
-def _path(run: str, digest: str) -> str:
-    return f"{run}/sha256/{digest}"
+def body_path(run: str, digest: str) -> str:
+    """The path of a body that is stored by its digest."""
+    return f"{run}/sha256/{digest.removeprefix('sha256:')}"
+
+
+def _delete_tree(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -2,7 +2,7 @@
 
 The database is the given one, or TENURE_DB, or `tenure.db` in the current folder. For PostgreSQL, TENURE_LISTEN_DB is the DSN for
 listening to wake-ups, and TENURE_DB_PATIENCE is how long commands wait for a server that fails over or restarts. TENURE_PROFILES is the
-folder of custom profiles.
+folder of custom profiles. TENURE_CI is the file with the repositories of CI.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ LISTEN_VARIABLE = "TENURE_LISTEN_DB"
 PATIENCE_VARIABLE = "TENURE_DB_PATIENCE"
 PATIENCE_SECONDS_MIN, PATIENCE_SECONDS_MAX = 1.0, 3600.0
 PROFILES_VARIABLE = "TENURE_PROFILES"
+CI_VARIABLE = "TENURE_CI"
 
 _POSTGRES = ("postgresql://", "postgres://")
 _MEMORY = re.compile(r":memory:|[?&]mode=memory(?:&|$)")
@@ -94,3 +95,8 @@ def choose_patience() -> float:
 
 def choose_profiles() -> str | None:
     return os.environ.get(PROFILES_VARIABLE) or None
+
+
+def choose_ci_file(named: str | None = None) -> str | None:
+    """The file with the repositories of CI, or None."""
+    return named or os.environ.get(CI_VARIABLE) or None

@@ -11,6 +11,11 @@ CHECKPOINT_OUTPUT_BYTES_MAX = 512
 ARTIFACT_BYTES_MAX = 64 * 1024 * 1024
 ARTIFACTS_PER_RUN_MAX = 10_000
 """Uploaded files of all attempts together."""
+ARTIFACT_PART_BYTES_MAX = 16 * 1024 * 1024
+ARTIFACT_PARTS_MAX = 320
+"""Parts of an artifact or a cache: 5 GiB in all."""
+UPLOADS_PER_ATTEMPT_MAX = 100
+"""Uploads of an attempt that are not complete."""
 METADATA_BYTES_MAX = 64 * 1024
 META_BYTES_MAX = 4 * 1024
 """The metadata of a checkpoint: agent, tokens, duration, cost."""
@@ -30,6 +35,10 @@ MOMENT_US_MAX = 253_402_300_799_999_999
 INTEGER_MAX = 2**31 - 1
 """Numbers of steps, attempts, messages and waits; priorities."""
 STEPS_PER_RUN_MAX = 20_000
+REUSE_SCOPES_MAX = 8
+"""Further scopes in which an earlier result of a step is looked for."""
+REUSE_CANDIDATES_MAX = 5
+"""Earlier results of a step that are examined, newest first; if their outputs are gone, the step runs."""
 ROWS_DECIDED_ON_LOOP_MAX = 200
 """Steps, waits or children that a decision may look at on the event loop. A longer decision is made in a thread."""
 ROWS_WRITTEN_ON_LOOP_MAX = 2_000
@@ -159,9 +168,55 @@ LOG_LINES_PER_RUN_MAX = 10_000
 """Beyond it the oldest lines are deleted."""
 LOG_TEXT_CHARS_MAX = 4_000
 LOG_FIELDS_BYTES_MAX = 8 * 1024
+LATE_UPLOAD_SECONDS = 600.0
+"""How long after its end the uploads and logs of a lease are accepted, and marked late."""
+LOG_CHUNK_BYTES_MAX = 1024 * 1024
+LOG_BYTES_PER_ATTEMPT_MAX = 1024 * 1024 * 1024
+"""The log of one attempt of a job. More is refused; nothing below it is dropped."""
+LOG_CHUNKS_PER_ATTEMPT_MAX = 100_000
+LOG_READ_BYTES_MAX = 4 * 1024 * 1024
+"""The bytes of a log in one response."""
+CACHE_BYTES_PER_REPOSITORY_MAX = 10 * 1024 * 1024 * 1024
+"""The caches of a repository. The least recently used are deleted."""
+CACHES_PER_REPOSITORY_MAX = 10_000
+CACHE_KEY_CHARS_MAX = 512
+CACHE_FALLBACKS_MAX = 20
+FAILED_CASES_PER_REPORT_MAX = 1_000
+"""Failed tests that a report names. All are counted."""
+PASSED_TESTS_PER_REPORT_MAX = 20_000
+TEST_MESSAGE_CHARS_MAX = 4_000
+TEST_NOTES_MAX = 200
+TEST_REPORT_BYTES_MAX = 4 * 1024 * 1024
+TESTS_ASKED_MAX = 1_000
+TESTS_REMEMBERED_MAX = 50_000
+"""Tests with a history in one scope of a repository. Beyond it the oldest failures are forgotten."""
+FILE_SWEEP_SECONDS = 30.0
+FILE_SWEEP_ROWS_MAX = 100
+FILE_DELETION_RETRY_SECONDS_MAX = 3_600.0
 SCHEDULE_SECONDS = 1.0
 SCHEDULES_AT_ONCE_MAX = 100
 SCHEDULE_LATE_SECONDS = 60.0
 """A slot that is found later was missed; the schedule's catch-up policy decides."""
 CATCH_UP_RUNS_MAX = 100
 SLOTS_SHOWN_MAX = 1_000
+PIPELINE_JOBS_MAX = 1_000
+"""Jobs of a pipeline file, before matrices multiply them."""
+PIPELINE_PROJECTS_MAX = 5_000
+"""Folders of a project graph, declared and discovered."""
+MATRIX_COMBINATIONS_MAX = 256
+"""Combinations of one job's matrix."""
+CI_JOBS_MAX = 10_000
+"""The most jobs of one plan that the settings of a repository can allow."""
+CI_FILES_MAX = 500_000
+"""Files of a commit."""
+CI_CHANGED_FILES_MAX = 200_000
+CI_PYTHON_FILES_MAX = 50_000
+"""Python files whose imports are read for one plan."""
+CI_PYTHON_FILE_BYTES_MAX = 1 << 20
+"""A longer Python file is not parsed."""
+CI_PYTHON_BYTES_MAX = 128 << 20
+"""Python files that are parsed for one plan, together."""
+CI_NEEDS_MAX = 200_000
+"""Needs of all jobs of one plan, after matrices have multiplied them."""
+CI_PLAN_BYTES_MAX = 8 << 20
+"""The inputs of all jobs of one plan."""

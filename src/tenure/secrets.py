@@ -56,12 +56,17 @@ def resolved_so_far() -> tuple[bytes, ...]:
     return tuple(_resolved.get() or ())
 
 
-def _checked(reference: str, value: bytes | None) -> bytes:
-    if not value:
-        raise TenureError("SECRET_UNAVAILABLE", f"{reference} is missing or empty on this host")
+def note_resolved(value: bytes) -> None:
+    """Let the innermost `record_resolved` collect a value that did not come from a reference: a token that a service issued."""
     values = _resolved.get()
     if values is not None and value not in values:
         values.append(value)
+
+
+def _checked(reference: str, value: bytes | None) -> bytes:
+    if not value:
+        raise TenureError("SECRET_UNAVAILABLE", f"{reference} is missing or empty on this host")
+    note_resolved(value)
     return value
 
 

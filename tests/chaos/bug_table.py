@@ -66,6 +66,12 @@ TABLE: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "A step whose input cannot be resolved fails": ("refused-input-forgotten",),
         "No step of a paused run can be claimed": ("claimed-while-paused",),
+        "A plan step is leased like other steps, plans, and counts nowhere": (
+            "plan-step-counted",
+            "plan-step-left-open",
+            "cancel-while-planning",
+            "planner-records",
+        ),
     },
     "Timers and outbox": {
         "Every due timer is handled": ("sweeper-blind", "planner-for-ever"),

@@ -21,7 +21,7 @@ from tenure.kernel.lease_types import Lease
 from tenure.kernel.server_rows import ArtifactRow
 from tenure.private_files import hide, make_folder
 from tenure.sdk.definitions import Registry
-from tenure.store.artifacts import put_artifact
+from tenure.store.artifacts import put_artifact, write_artifact
 from tenure.store.sqlite import connection
 from tests.engine.stage import Stage, stage
 from tests.simulation.planted_bugs import Change
@@ -167,7 +167,7 @@ async def files_are_private_under_any_umask(folder: Path) -> None:
 BUGS: dict[str, Any] = {
     "artifact-not-fenced": (
         "an ended lease replaces the accepted file",
-        (Change(put_artifact, "late=ended is not None", "late=False"),),
+        (Change(write_artifact, "late=lease.late", "late=False"),),
         a_late_upload_does_not_replace_the_accepted_file,
         "the run's file is b'late'",
     ),

@@ -75,7 +75,7 @@ def place(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.mark.guard_seconds(180)
 @pytest.mark.parametrize("mode", ["honours", "found", "neither"])
-@pytest.mark.clause("GOV-08", "GOV-15")
+@pytest.mark.clause("GOV-15")
 async def test_a_crash_anywhere_leaves_one_effect_per_key(mode: Mode, place: str | None) -> None:
     people_asked = 0
     with IntentCheckingService(mode) as service:

@@ -159,3 +159,30 @@ def test_deliveries_are_replayed_over_a_server(
         again = tenure("hooks", "replay", HOOK, "d-2:replay:1")
         assert again.out.startswith("d-2:replay:1:replay:1 is done, run run_"), again.err
         assert tenure("runs", "show", run, "--json").json()["run"]["input"] == {"folder": "d-2"}
+
+
+def test_a_hook_is_created_over_a_server(
+    tenure: Tenure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _prepare(tenure, "tenure.db")
+    monkeypatch.setenv("TENURE_SECRET_acme_SN", "s3cret")
+    assert tenure("clients", "create", "ci", "--role", "admin", "--role", "viewer", *ACME).code == 0
+    (tmp_path / "ci.key").write_text(tenure("keys", "create", "--client", "ci", *ACME).out)
+    make = ("hooks", "create", "incidents", "--kind", "servicenow", "--secret", "env:TENURE_SECRET_acme_SN")
+    more = ("--event-id", "body:sys_id", "--secret-header", "x-s", "--workflow", "triage", "--when", "true")
+    refused = tenure(*make, *more, *ACME)
+    assert (refused.code, "hooks are created and changed on a server" in refused.err) == (1, True), (
+        refused.err
+    )
+    with served(tmp_path) as (_, address):
+        monkeypatch.setenv("TENURE_SERVER", address)
+        monkeypatch.setenv("TENURE_KEY_FILE", str(tmp_path / "ci.key"))
+        path = tenure(*make, *more, "--input", '{"sys_id": "${{ body.sys_id }}"}').out.strip()
+        assert path.startswith("/hooks/servicenow/hk_")
+        hook = tenure("hooks", "list", "--json").json()[0]
+        assert (hook["address"], hook["settings"]) == (
+            path,
+            {"secret_header": "x-s", "event_id": ["body:sys_id"]},
+        )
+        assert "settings.event_id" in tenure(*make, "--workflow", "triage").err
+        assert tenure(*make).code == 2, "a workflow or rules are needed"

@@ -52,7 +52,6 @@ EXTRA = {
 }
 
 
-@pytest.mark.clause("GWI-20")
 def test_a_run_has_every_field_of_the_document_and_no_other(tenure: Tenure) -> None:
     seed = fields_of_the_seed()
     assert len(seed) == 23, "the parser did not find all fields of section 6.2"
@@ -67,7 +66,8 @@ def test_a_run_has_every_field_of_the_document_and_no_other(tenure: Tenure) -> N
     assert (fresh["prUrl"], fresh["type"], fresh["status"]) == (EXTRA["prUrl"], "autopilot", "pending")
     assert fresh["trigger"] == {"source": "cli", "userId": "u1"}
     assert (fresh["idempotencyKey"], fresh["a2aCorrelationId"]) == ("delivery-1", "corr-1")
-    assert (fresh["currentStep"], fresh["compensationLog"]) == ("plan", EXTRA["compensationLog"])
+    assert fresh["currentStep"] == "plan"
+    assert "compensationLog" not in fresh, "the log comes from undos, not from the caller"
     assert not {"completedAt", "durationMs", "result", "error", "cancellation", "resumedFrom"} & set(fresh)
 
     assert work({"n": 1}, once=True) == ["plan"]
@@ -92,13 +92,13 @@ def test_a_run_has_every_field_of_the_document_and_no_other(tenure: Tenure) -> N
     assert canceled["cancellation"]["reason"] == "NOT_NEEDED"
     assert canceled["cancellation"]["requestedBy"] == "ada"
     assert canceled["cancellation"]["requestedAt"].endswith("Z")
+    assert canceled["compensationLog"] == []
 
 
 def _fields() -> Any:
     return msgspec.structs.fields(RunDocument)
 
 
-@pytest.mark.clause("GWI-20")
 async def test_every_trigger_source_is_shown(tmp_path: Path) -> None:
     async with Engine(f"sqlite:{tmp_path / 't.db'}", sweep=False) as engine:
         for source in SOURCES:
@@ -111,7 +111,6 @@ async def test_every_trigger_source_is_shown(tmp_path: Path) -> None:
             assert made.trigger.webhook_event_id == ("evt-9" if source == "webhook" else None)
 
 
-@pytest.mark.clause("GWI-20")
 def test_the_document_has_steps_checkpoints_and_idempotency_records(tenure: Tenure) -> None:
     run = tenure(*CREATE, "--key", "k/1").out.strip()
     work({"n": 1}, once=True)

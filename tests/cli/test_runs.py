@@ -98,6 +98,11 @@ def test_every_command_has_json_output(tenure: Tenure) -> None:
     )
     assert [line["id"] for line in tenure("runs", "list", "--json").json()] == [run]
     assert tenure("runs", "list", "--status", "failed", "--json").json() == []
+    in_words = ("runs", "list", "--profile", "approval-runs", "--status")
+    assert [line["shown"] for line in tenure(*in_words, "PENDING", "--json").json()] == ["PENDING"]
+    unknown = tenure(*in_words, "queued")
+    assert unknown.code == 1
+    assert "use one of PENDING, RUNNING, WAITING_APPROVAL" in " ".join(unknown.err.split())
     shown = tenure("runs", "show", run, "--json").json()
     assert [step["name"] for step in shown["steps"]] == [step["name"] for step in PLAN]
     assert shown["why"]["reason"] == "worker"

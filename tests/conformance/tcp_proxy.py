@@ -90,11 +90,12 @@ class TcpProxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for end in (near_end, far_end):
+                end.close()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             for end in (near_end, far_end):
-                end.close()
                 with contextlib.suppress(OSError):
                     await end.wait_closed()
 
@@ -106,6 +107,7 @@ class TcpProxy:
             task = asyncio.ensure_future(self._carry(near, near_end))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: near_end.close())  # also if it is canceled before it begins
 
         self._server = await asyncio.start_server(begin, "127.0.0.1", 0)
         try:

@@ -115,7 +115,6 @@ async def test_an_action_has_a_receipt_before_and_after_its_call(place: Place) -
         assert await w.kinds(lease.run_id) == ["create", "intend_act", "settle_act", "complete"]
 
 
-@pytest.mark.clause("GOV-14")
 @pytest.mark.clause("GOV-15")
 async def test_a_key_means_one_effect_per_tenant(place: Place) -> None:
     """I37: the key of an open receipt is busy, of a succeeded receipt reused, of a reversed receipt free."""
@@ -212,7 +211,6 @@ async def test_an_approval_counts_only_while_its_approver_keeps_the_right(
         assert approval.used_no == reply.no
 
 
-@pytest.mark.clause("GOV-08")
 async def test_a_crash_after_the_intent_leaves_it_to_the_next_worker(place: Place) -> None:
     """Failure 26."""
     async with acting(place) as w:
@@ -273,7 +271,6 @@ async def test_a_reversal_marks_the_receipt_of_the_original_run(place: Place) ->
         assert await w.read("outbox_of", undo.run_id) == []
 
 
-@pytest.mark.clause("GWI-05")
 async def test_a_cancel_starts_one_compensation_run(place: Place) -> None:
     async with acting(place) as w:
         lease = await w.begin(compensate=True, involved="u_dave", by="u_alice")

@@ -86,7 +86,6 @@ async def test_completed_and_failed_are_final(place: Place) -> None:
             for command in (
                 c.RequestCancel(run_id=run),
                 c.Pause(run_id=run),
-                c.AcceptPlan(run_id=run, plan=()),
                 c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),)),
                 c.ClaimStep(run_id=run, idx=0, by=c.Claimant("bob")),
             ):

@@ -54,11 +54,19 @@ async def test_an_invalid_plan_is_refused_as_a_whole(place: Place, plan: Any, pr
             await w.create(plan=plan)
         assert problem in str(refusal.value)
         assert await w.run_ids() == []
-        # A planner's plan is checked the same way, and the run stays in planning.
+        # A planner's plan is checked the same way. It is the planner's failure, except that it may be empty.
         run = await w.create(plan=None)
-        async with w.refuses("PLAN_INVALID"):
-            await w.plan_ready(run, *plan)
-        assert await w.status(run) == "planning"
+        reply = await w.plan_ready(run, *plan)
+        if not plan:
+            assert (reply.state, await w.status(run)) == ("ok", "succeeded")
+            return
+        assert (reply.state, reply.outcome) == ("refused", "PLAN_INVALID")
+        row = await w.run(run)
+        assert (row.status, row.reason) == ("failed", "PLAN_FAILED")
+        error = await w.body(run, row.error_ref)
+        assert error is not None
+        assert error.startswith(b"PLAN_INVALID: ")
+        assert problem.encode() in error
 
 
 @pytest.mark.parametrize(

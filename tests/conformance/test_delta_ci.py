@@ -44,7 +44,7 @@ async def take_every_run_transition(w: World) -> list[int]:
     return runs
 
 
-@pytest.mark.clause("DCI-01", "DCI-02")
+@pytest.mark.clause("DCI-01")
 async def test_runs_take_exactly_the_transitions_1_to_12_each_with_its_owner(place: Place) -> None:
     async with World(place) as w:
         histories = [await w.events(run) for run in await take_every_run_transition(w)]
@@ -91,18 +91,17 @@ async def test_a_reported_run_is_reported_once_and_never_changes_again(place: Pl
             await w.cancel(run)
 
 
-@pytest.mark.clause("DCI-02")
 async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=None, trigger=c.Trigger("webhook", "push", "acme/site"))
         assert (await w.status(run), await w.steps(run), await w.claims()) == ("planning", [], [])
-        assert await w.plan_ready(run, step("build"), step("lint"), step("test", "build")) == {"steps": 3}
+        await w.plan_ready(run, step("build"), step("lint"), step("test", "build"))
         assert await w.states(run) == {"build": "ready", "lint": "ready", "test": "pending"}
+        assert ((await w.run(run)).steps_total, (await w.run(run)).steps_done) == (3, 0)
         async with w.refuses("RUN_INVALID_TRANSITION"):  # the run already has a plan
-            await w.plan_ready(run, "other")
+            await w.lease_planner(run)
 
 
-@pytest.mark.clause("DCI-02")
 @pytest.mark.parametrize("how", ["error", "timeout"])
 async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place, how: str) -> None:
     async with World(place) as w:
@@ -120,7 +119,7 @@ async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place
         )
         assert run_words(DCI, await w.events(run)) == ["CREATED", "PLANNING", "PLAN_FAILED", "FAILED"]
         async with w.refuses("RUN_TERMINAL_STATE"):
-            await w.plan_ready(run, "build")
+            await w.lease_planner(run)
 
 
 # ----------------------------------------------------------------------------------------- finalization
@@ -448,7 +447,6 @@ async def test_a_lease_can_be_revoked_and_the_job_is_queued_again(place: Place) 
 # ---------------------------------------------------------------------------------------------- fencing
 
 
-@pytest.mark.clause("DCI-10")
 async def test_complete_and_cancel_ack_count_only_on_an_active_lease(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["build"])
@@ -464,7 +462,6 @@ async def test_complete_and_cancel_ack_count_only_on_an_active_lease(place: Plac
         assert await w.status(run) == "canceled"
 
 
-@pytest.mark.clause("DCI-10")
 @pytest.mark.parametrize("how", ["expired", "revoked"])
 async def test_a_message_on_an_ended_lease_is_stale_and_changes_nothing(place: Place, how: str) -> None:
     async with World(place) as w:
@@ -496,7 +493,6 @@ async def test_a_message_on_an_ended_lease_is_stale_and_changes_nothing(place: P
 # ---------------------------------------------------------------------------------------------- retries
 
 
-@pytest.mark.clause("DCI-13")
 @pytest.mark.parametrize(
     ("code", "retried"),
     [
@@ -578,7 +574,6 @@ def _taken(events: list[Any], kind: str) -> list[tuple[str, str, str]]:
 # ------------------------------------------------------------------------------------------- duplicates
 
 
-@pytest.mark.clause("DCI-16")
 async def test_a_repeated_message_gets_the_first_answer_and_has_no_second_effect(place: Place) -> None:
     async with World(place, orchestrators=2) as w:
         run = await w.create(profile=DCI, plan=["job"])
@@ -606,7 +601,6 @@ async def test_a_repeated_message_gets_the_first_answer_and_has_no_second_effect
         assert (await w.status(run), (await w.run(run)).steps_done) == ("succeeded", 2)
 
 
-@pytest.mark.clause("DCI-16")
 async def test_sequence_numbers_grow_and_late_messages_are_refused(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])
@@ -621,7 +615,6 @@ async def test_sequence_numbers_grow_and_late_messages_are_refused(place: Place)
         assert await w.status(run) == "succeeded"
 
 
-@pytest.mark.clause("DCI-16")
 async def test_the_history_of_a_job_is_stored_for_audits(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=["job"])

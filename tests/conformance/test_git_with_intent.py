@@ -108,9 +108,7 @@ async def test_an_input_that_a_state_does_not_accept_is_refused(place: Place, st
             c.DeleteRun(run_id=run),
             c.ClaimStep(run_id=run, idx=1, by=c.Claimant("bob")),  # the step is not ready yet
         ]
-        if status != "planning":
-            refused += [c.AcceptPlan(run_id=run, plan=()), c.FailPlan(run_id=run)]
-        else:
+        if status == "planning":
             refused += [c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),))]
             refused = [r for r in refused if not isinstance(r, c.ClaimStep)]
         if status != "waiting_external":
@@ -134,7 +132,6 @@ async def test_a_worker_cannot_acknowledge_a_cancel_that_was_not_requested(place
 # ---------------------------------------------------------------------------------------------- context
 
 
-@pytest.mark.clause("GWI-03")
 async def test_every_transition_records_who_why_and_when(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(
@@ -160,7 +157,6 @@ async def test_every_transition_records_who_why_and_when(place: Place) -> None:
     assert asked == ["cause-1", "cause-2", "cause-3", "cause-4"]
 
 
-@pytest.mark.clause("GWI-03")
 async def test_an_approval_stores_action_requester_decision_decider_time_and_reason(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=["a", gate(action="merge to main", tier="high"), "b"])
@@ -187,7 +183,6 @@ async def test_an_approval_stores_action_requester_decision_decider_time_and_rea
         assert b"reviewed" not in event.body
 
 
-@pytest.mark.clause("GWI-03")
 async def test_a_rejection_and_an_expiry_store_the_same_fields(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=[gate(action="merge")])
@@ -202,7 +197,6 @@ async def test_a_rejection_and_an_expiry_store_the_same_fields(place: Place) -> 
         assert (await w.noted(run, "wait_over"))["expired"] == 1
 
 
-@pytest.mark.clause("GWI-03")
 async def test_an_external_wait_stores_type_source_id_expected_time_and_timeout(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(
@@ -219,7 +213,6 @@ async def test_an_external_wait_stores_type_source_id_expected_time_and_timeout(
         assert came == {"no": 1, "event_type": "ci.green", "source": "github", "event_id": "evt-7"}
 
 
-@pytest.mark.clause("GWI-03")
 @pytest.mark.parametrize("initiator", ["user", "system", "timeout", "policy", "webhook", "approval"])
 async def test_each_initiator_is_stored_as_given(place: Place, initiator: c.Initiator) -> None:
     async with World(place) as w:
@@ -265,8 +258,6 @@ async def test_a_terminal_run_is_final_but_its_metadata_may_change(place: Place,
     async with World(place) as w:
         run = await end_as(w, status)
         refused: list[c.Command] = [
-            c.AcceptPlan(run_id=run, plan=()),
-            c.FailPlan(run_id=run),
             c.AddSteps(run_id=run, plan=(c.StepSpec(name="z"),)),
             c.ClaimStep(run_id=run, idx=0, by=c.Claimant("bob")),
             c.RevokeLease(run_id=run, idx=0, n=1),
@@ -316,7 +307,6 @@ async def test_end_and_duration_agree_with_the_start(place: Place) -> None:
 # --------------------------------------------------------------------------------------------- recovery
 
 
-@pytest.mark.clause("GWI-16")
 async def test_after_a_restart_a_running_run_resumes_from_its_checkpoint(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
@@ -334,7 +324,7 @@ async def test_after_a_restart_a_running_run_resumes_from_its_checkpoint(place: 
         assert await w.status(lease.run_id) == "succeeded"
 
 
-@pytest.mark.clause("GWI-16", "GWI-24")
+@pytest.mark.clause("GWI-24")
 async def test_after_a_restart_a_running_run_without_a_checkpoint_fails(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
@@ -346,7 +336,6 @@ async def test_after_a_restart_a_running_run_without_a_checkpoint_fails(place: P
             await w.complete(lease)
 
 
-@pytest.mark.clause("GWI-16")
 async def test_after_a_restart_a_run_that_waits_for_a_person_is_unchanged(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GWI, plan=[gate(), "b"])
@@ -359,7 +348,6 @@ async def test_after_a_restart_a_run_that_waits_for_a_person_is_unchanged(place:
         assert await w.status(run) == "succeeded"
 
 
-@pytest.mark.clause("GWI-16")
 async def test_after_a_restart_an_external_wait_fails_past_its_timeout_and_continues_before_it(
     place: Place,
 ) -> None:
@@ -376,7 +364,6 @@ async def test_after_a_restart_an_external_wait_fails_past_its_timeout_and_conti
         assert await w.status(long) == "succeeded"
 
 
-@pytest.mark.clause("GWI-18")
 async def test_a_resumable_checkpoint_is_skipped_and_its_output_used(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
@@ -391,7 +378,6 @@ async def test_a_resumable_checkpoint_is_skipped_and_its_output_used(place: Plac
         assert await w.status(again.run_id) == "succeeded"
 
 
-@pytest.mark.clause("GWI-18")
 async def test_an_idempotent_checkpoint_that_is_not_resumable_is_replayed(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
@@ -405,7 +391,7 @@ async def test_an_idempotent_checkpoint_that_is_not_resumable_is_replayed(place:
         await w.complete(again)
 
 
-@pytest.mark.clause("GWI-18", "GWI-24")
+@pytest.mark.clause("GWI-24")
 @pytest.mark.parametrize("state", ["started", "done"])
 async def test_a_step_that_can_be_neither_skipped_nor_repeated_fails_the_run(
     place: Place, state: str
@@ -422,7 +408,6 @@ async def test_a_step_that_can_be_neither_skipped_nor_repeated_fails_the_run(
 # ---------------------------------------------------------------------------------------------- orphans
 
 
-@pytest.mark.clause("GWI-19")
 async def test_a_heartbeat_every_30_seconds_keeps_a_run_from_being_orphaned(place: Place) -> None:
     timing = profiles.get(GWI).timing
     assert (timing.heartbeat_seconds, timing.lease_seconds) == (30, 300)
@@ -437,7 +422,7 @@ async def test_a_heartbeat_every_30_seconds_keeps_a_run_from_being_orphaned(plac
         assert await w.status(lease.run_id) == "succeeded"
 
 
-@pytest.mark.clause("GWI-19", "GWI-24")
+@pytest.mark.clause("GWI-24")
 async def test_a_crash_orphans_the_run_five_minutes_after_its_last_heartbeat(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile=GWI)
@@ -451,7 +436,6 @@ async def test_a_crash_orphans_the_run_five_minutes_after_its_last_heartbeat(pla
         assert (await w.noted(lease.run_id, "lease_expired"))["orphaned"]["step"] == 0
 
 
-@pytest.mark.clause("GWI-19")
 async def test_a_partition_orphans_the_run_and_its_owner_is_refused_when_it_returns(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin("island", profile=GWI)
@@ -467,7 +451,6 @@ async def test_a_partition_orphans_the_run_and_its_owner_is_refused_when_it_retu
         assert [row.state for row in await w.attempts(lease.run_id)] == ["stale", "succeeded"]
 
 
-@pytest.mark.clause("GWI-19")
 async def test_an_out_of_memory_kill_orphans_the_run_and_the_worker_may_resume_it(place: Place) -> None:
     async with World(place) as w:
         killed = await w.begin("bob", profile=GWI)

@@ -169,7 +169,6 @@ async def test_a_run_succeeds_exactly_when_every_step_has_succeeded(place: Place
 # ---------------------------------------------------------------------------------------------- leasing
 
 
-@pytest.mark.clause("GOV-09")
 async def test_one_of_many_workers_wins_the_race_for_a_step(place: Place) -> None:
     async with World(place, orchestrators=4) as w:
         for _ in range(10):
@@ -187,7 +186,6 @@ async def test_one_of_many_workers_wins_the_race_for_a_step(place: Place) -> Non
             await w.complete(lease)
 
 
-@pytest.mark.clause("GOV-09")
 async def test_a_leased_step_is_not_claimed_again_until_its_lease_ends(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=GOV, plan=["assign"])

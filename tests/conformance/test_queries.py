@@ -75,6 +75,16 @@ LEASED = a_step(101, 0, name="compile", state="running", attempt=1, wake_at=5000
 READY = a_ready_step(101, 1, priority=5, ready_at=1100)
 GATE = a_step(101, 2, kind="approval", state="waiting_approval", wait_no=1, wake_at=8000)
 CLOSED = a_step(101, 3, state="succeeded", finished_at=2000, reason="done")
+MADE = a_step(
+    104, 0, state="succeeded", attempt=1, finished_at=3500, reason="done", reuse="{}", reuse_key=b"same"
+)
+MADE_AGAIN = a_step(
+    104, 1, state="succeeded", attempt=2, finished_at=3600, reason="done", reuse="{}", reuse_key=b"same"
+)
+REUSED = a_step(
+    104, 2, state="succeeded", finished_at=3700, reason="REUSED", reuse="{}", reuse_key=b"same",
+    reused_run=101, reused_step="compile",
+)  # fmt: skip
 OLDER = a_ready_step(102, 0, priority=5, ready_at=1050)
 URGENT = a_ready_step(102, 1, priority=9, ready_at=1200, workflow="fix")
 PAUSED = a_step(102, 2, state="ready", ready_at=1000)
@@ -130,7 +140,7 @@ FAILED = an_idempotency_record("failed", expires_at=1000, run_id=101, status="fa
 CAPS = [Cap("acme", "", 2, 50, 100), Cap("acme", "wf:build", 1, 5), Cap("beta", "ws:gpu", 3)]
 
 BENEATH: list[Row] = [
-    LEASED, READY, GATE, CLOSED, OLDER, URGENT, PAUSED, LAB, BETA, BETA_GPU, GRANTED,
+    LEASED, READY, GATE, CLOSED, MADE, MADE_AGAIN, REUSED, OLDER, URGENT, PAUSED, LAB, BETA, BETA_GPU, GRANTED,
     LIVE, LOST, NEXT, SECOND, FIRST, OTHER_STEPS,
     ASKED, SETTLED, OPEN_AGAIN, OPEN_APPROVAL, OLDER_APPROVAL, DECIDED,
     TAKEN, BUFFERED, LATER, OTHER_NAME, OPEN_CHILD, GONE_CHILD,
@@ -288,6 +298,12 @@ CASES = [
     one("approvals_open", "acme", 9, answer=[OLDER_APPROVAL, OPEN_APPROVAL]),
     one("approvals_open", "acme", 1, answer=[OLDER_APPROVAL]),
     one("run_ids_after", 102, 2, answer=ids(DELAYED, FINISHED)),
+    one("reusable_steps", "acme", b"same", 9, answer=[MADE_AGAIN, MADE]),
+    one("reusable_steps", "acme", b"same", 1, answer=[MADE_AGAIN]),
+    one("reusable_steps", "acme", b"other", 9, answer=[]),
+    one("reusable_steps", "beta", b"same", 9, answer=[]),
+    one("reused_steps_of", 104, answer=[REUSED]),
+    one("reused_steps_of", 101, answer=[]),
     one("steps_of", 101, answer=[LEASED, READY, GATE, CLOSED]),
     one("attempts_of", 201, answer=[LOST, NEXT]),
     one("checkpoints_of", 101, answer=[SECOND, FIRST, OTHER_STEPS]),

@@ -300,6 +300,9 @@ PARTS_OF_A_SAVE = {
     "feed": {"save_feed"},
     "remote_leases": {"delete_remote_lease", "save_remote_lease"},
     "artifacts": {"delete_artifact"},
+    "log_chunks": {"delete_log_chunk"},
+    "test_reports": {"delete_test_report"},
+    "uploads": {"delete_upload", "delete_upload_part"},
 }
 
 

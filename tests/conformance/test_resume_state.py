@@ -120,7 +120,6 @@ def lease_again(lease: Lease) -> Lease:
 # ------------------------------------------------------------------------------------------ proposals
 
 
-@pytest.mark.clause("AGR-13")
 @pytest.mark.parametrize("accept", [True, False])
 async def test_a_proposal_blocks_nothing_and_can_be_decided_after_the_run(place: Place, accept: bool) -> None:
     async with World(place) as w:
@@ -143,7 +142,6 @@ async def test_a_proposal_blocks_nothing_and_can_be_decided_after_the_run(place:
             await w.reject(run, no, "u_carol")
 
 
-@pytest.mark.clause("AGR-13")
 async def test_a_proposal_can_be_decided_while_its_step_runs_and_after_sealing(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
@@ -159,7 +157,6 @@ async def test_a_proposal_can_be_decided_while_its_step_runs_and_after_sealing(p
         assert [row.status for row in await w.approvals(lease.run_id)] == ["approved", "approved"]
 
 
-@pytest.mark.clause("AGR-13")
 async def test_an_undecided_proposal_expires_after_its_run(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin()
@@ -173,7 +170,6 @@ async def test_an_undecided_proposal_expires_after_its_run(place: Place) -> None
             await w.approve(lease.run_id, no)
 
 
-@pytest.mark.clause("AGR-13")
 @pytest.mark.parametrize("how", ["fails", "is canceled", "runs out of time"])
 async def test_an_unsuccessful_run_withdraws_its_proposals(place: Place, how: str) -> None:
     async with World(place) as w:

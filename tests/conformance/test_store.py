@@ -110,7 +110,7 @@ CHANGING: dict[type[Row], tuple[str, ...]] = {
         "dependents",
         "input_ref",
         "idempotency_key",
-        *(name for name in columns(StepRow, "state") if name not in ("template_ref", "condition")),
+        *(name for name in columns(StepRow, "state") if name not in ("template_ref", "condition", "reuse")),
     ),
     AttemptRow: tuple(name for name in columns(AttemptRow, "timeout_at") if name != "session"),
     CheckpointRow: columns(CheckpointRow, "no"),

@@ -11,7 +11,6 @@ from tenure.reads.resume_state import read_resume_state
 from tests.conformance.world import Place, World, step
 
 
-@pytest.mark.clause("GWI-18")
 @pytest.mark.parametrize("how", ["fails", "is released", "is parked", "times out", "is revoked"])
 async def test_a_step_with_an_open_start_mark_is_not_retried(place: Place, how: str) -> None:
     async with World(place) as w:
@@ -71,7 +70,6 @@ async def test_a_repeated_checkpoint_reports_a_cancel_request(place: Place) -> N
 MARK: dict[str, Any] = {"idempotent": False, "resumable": False}
 
 
-@pytest.mark.clause("GWI-18")
 async def test_a_step_with_an_open_start_mark_does_not_suspend(place: Place) -> None:
     async with World(place) as w:
         lease = await w.begin(profile="delta-ci")
@@ -100,7 +98,6 @@ async def test_a_step_with_an_open_start_mark_continues_after_a_settled_wait(pla
         assert (await w.suspend(lease, reply.no)).state == "go_on"
 
 
-@pytest.mark.clause("GWI-18")
 @pytest.mark.parametrize("ends", ["lost", "failed", "canceled", "timed out"])
 async def test_a_run_with_an_open_start_mark_cannot_be_resumed_silently(place: Place, ends: str) -> None:
     async with World(place) as w:

@@ -38,6 +38,7 @@ from tenure.kernel.decide.creation import CreatedRun
 from tenure.kernel.history import decode_body
 from tenure.kernel.lease_types import Lease, LeaseReply
 from tenure.kernel.run_rows import (
+    PLAN_IDX,
     ApprovalRow,
     AttemptRow,
     Cap,
@@ -87,6 +88,10 @@ class Dice:
     def salt(self) -> bytes:
         self._salts += 1
         return self._salts.to_bytes(16, "big")
+
+
+PLANNER = c.build_plan_step("planner", queue="planners", retries=1)
+"""The plan of a run that is planned later."""
 
 
 def plan_of(plan: Plan) -> tuple[c.StepSpec, ...]:
@@ -307,12 +312,12 @@ class World:
     def request(
         self, *, plan: Plan | None = (c.BODY_STEP,), by: str = "u_alice", **fields: Any
     ) -> c.CreateRun:
-        """A CreateRun."""
+        """A CreateRun. Without a plan it has a plan step."""
         fields.setdefault("tenant", "acme")
         fields.setdefault("workflow", "flow")
         fields.setdefault("run_id", self.orchestrator.new_id("default"))
         fields.setdefault("context", self.context(by))
-        return c.CreateRun(plan=None if plan is None else plan_of(plan), **fields)
+        return c.CreateRun(plan=(PLANNER,) if plan is None else plan_of(plan), **fields)
 
     async def created(self, **request: Any) -> CreatedRun:
         """Create a run; the whole answer."""
@@ -406,15 +411,19 @@ class World:
         return self
 
     async def plan_ready(self, run: int, *plan: str | c.StepSpec) -> Any:
-        """Send the planner's plan."""
-        return await self.do(
-            c.AcceptPlan(run_id=run, plan=plan_of(plan), context=self.context("planner", "system"))
-        )
+        """Lease the plan step and complete it with a plan."""
+        return await self.complete(await self.lease_planner(run), plan=plan_of(plan))
 
     async def plan_failed(self, run: int, code: str = "PLAN_FAILED", message: bytes = b"") -> Any:
-        """Report that planning failed."""
+        """Likewise, but let it fail for good."""
+        return await self.fail(await self.lease_planner(run), code, message=message, retryable=False)
+
+    async def lease_planner(self, run: int) -> Lease:
+        """Lease the plan step of this run."""
         context = self.context("planner", "system")
-        return await self.do(c.FailPlan(run_id=run, code=code, message=message, context=context))
+        command = c.ClaimStep(run_id=run, idx=PLAN_IDX, by=c.Claimant("planner"), context=context)
+        lease: Lease = await self.do(command)
+        return lease
 
     async def add(self, run: int, *plan: str | c.StepSpec) -> Any:
         """Add steps to the plan."""
@@ -504,7 +513,8 @@ class World:
         return (await self.run(run)).status
 
     async def steps(self, run: int) -> list[StepRow]:
-        return await self.read("steps_of", run)
+        """The steps of the run without its plan step."""
+        return [row for row in await self.read("steps_of", run) if row.kind != "plan"]
 
     async def states(self, run: int) -> dict[str, str]:
         """The state of each step, by name."""

@@ -41,8 +41,8 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "a key that is a list": ("[a]: x\n", ["1:1: a key must be a plain string"]),
     "nothing in it": ("a: 1\n", [
         "1:1: a workflow needs 'name'",
-        "1:1: a workflow needs 'steps'",
-        "1:1: a: a workflow has no 'a'; there are name, version, profile, timeout, budget, compensate, inputs, defaults, steps",
+        "1:1: a workflow needs 'steps' or a 'planner'",
+        "1:1: a: a workflow has no 'a'; there are name, version, profile, timeout, budget, compensate, inputs, defaults, steps, planner",
     ]),
     "a misspelled key": (ONE + "tiemout: 5m\n", ["5:1: tiemout: a workflow has no 'tiemout'; did you mean 'timeout'?"]),
     "a name that is a number": (ONE.replace("x", "5"), ["1:7: name: must be a name (put it in quotes), not 5"]),

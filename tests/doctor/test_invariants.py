@@ -13,6 +13,7 @@ from tenure.clock import us
 from tenure.doctor import INVARIANTS, DatabaseSummary, RunDump, check_database, check_run
 from tenure.doctor.database_checks import DATABASE_CHECKS, LeaseCount, RatedStart, WriteCount
 from tenure.kernel.act_rows import ReceiptRow
+from tenure.kernel.ci_rows import LogChunkRow
 from tenure.kernel.governance_rows import EvidenceRow
 from tenure.kernel.run_rows import AttemptRow, Cap, OutboxRow, PayloadRow, StepRow
 from tenure.kernel.server_rows import ArtifactRow
@@ -1475,6 +1476,53 @@ def a_file_of_an_attempt_that_was_never_made(bundle: RunDump) -> None:
 @breaks("I56", healthy_runs.retried)
 def a_file_of_another_step(bundle: RunDump) -> None:
     artifact(bundle, 1, late=False, events=2, seconds=1).step = "lint"
+
+
+def chunk(
+    bundle: RunDump, seq: int, first_byte: int, *, late: bool = False, seconds: float = 1
+) -> LogChunkRow:
+    """A chunk of ten bytes of the log of the first attempt of `build`."""
+    events = bundle.run.version if late else 2
+    row = LogChunkRow(
+        bundle.run.id, attempt(bundle, "build", 1).idx, 1, seq, late, first_byte, 10, 1, "sha256:" + "0" * 64,
+        BEGIN_US + us(seconds), events,
+    )  # fmt: skip
+    bundle.log_chunks.append(row)
+    return row
+
+
+def test_a_log_with_late_chunks_at_its_end_is_healthy() -> None:
+    bundle = healthy_runs.retried().bundle().copied()
+    chunk(bundle, 1, 0)
+    chunk(bundle, 2, 10)
+    chunk(bundle, 3, 20, late=True, seconds=700)
+    assert check_run(bundle, now=LATER_US) == []
+
+
+@breaks("I56", healthy_runs.retried)
+def a_gap_in_a_log(bundle: RunDump) -> None:
+    chunk(bundle, 1, 0)
+    chunk(bundle, 2, 11)
+
+
+@breaks("I56", healthy_runs.retried)
+def a_log_without_its_first_chunk(bundle: RunDump) -> None:
+    chunk(bundle, 2, 10)
+
+
+@breaks("I56", healthy_runs.retried)
+def a_late_chunk_that_is_not_marked_late(bundle: RunDump) -> None:
+    chunk(bundle, 1, 0, late=True, seconds=700).late = False
+
+
+@breaks("I56", healthy_runs.retried)
+def a_chunk_of_an_attempt_that_was_never_made(bundle: RunDump) -> None:
+    chunk(bundle, 1, 0).n = 7
+
+
+@breaks("I56", healthy_runs.retried)
+def a_file_whose_parts_are_missing(bundle: RunDump) -> None:
+    artifact(bundle, 1, late=False, events=2, seconds=1).upload = "u1"
 
 
 # ---------------------------------------------------------------------------------------------- the table

@@ -132,8 +132,6 @@ async def test_an_unknown_id_is_run_not_found(tmp_path: Path, run_id: str) -> No
             engine.signal(run_id, "ping"),
             engine.runs.resume(run_id),
             engine.runs.rerun(run_id),
-            engine.runs.plan_ready(run_id, [BUILD]),
-            engine.runs.plan_failed(run_id),
             engine.runs.add_steps(run_id, [BUILD]),
         ):
             await refused("RUN_NOT_FOUND", call)
@@ -177,21 +175,15 @@ async def test_a_step_canceled_by_hand_fails_its_run(url: str) -> None:
         await refused("STEP_NOT_FOUND", engine.runs.cancel_step(run, "other"))
 
 
-async def test_a_run_in_planning_gets_its_steps_later(url: str) -> None:
+async def test_a_run_gets_more_steps_while_it_runs(url: str) -> None:
     async with stage(url) as engine:
-        run = await engine.create("w", None)
-        assert (await engine.runs.explain(run)).reason == "planning"
-        await engine.runs.plan_ready(run, [BUILD])
+        run = await engine.create("w", [BUILD])
         for _ in range(2):  # the second call repeats the first, as after a lost answer
             await engine.runs.add_steps(run, [{"name": "more", "needs": ["build"]}])
         await refused("PLAN_INVALID", engine.runs.add_steps(run, [{"name": "more"}]))
         await engine.complete(await engine.claim())
         await engine.complete(await engine.claim())
         assert (await engine.get(run)).status == "succeeded"
-        other = await engine.create("w", None)
-        await engine.runs.plan_failed(other, "no idea")
-        error = await refused("PLAN_FAILED", engine.result(other))
-        assert "no idea" in error.message
 
 
 async def test_result_waits_and_raises_failures(url: str) -> None:

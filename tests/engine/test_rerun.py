@@ -11,7 +11,7 @@ from tenure import ids
 from tenure.engine import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec
 from tenure.errors import TenureError
 from tenure.kernel import reruns
-from tenure.kernel.commands import BODY_STEP, SYSTEM, Park
+from tenure.kernel.commands import BODY_STEP, Park
 from tenure.sdk.definitions import Tool
 from tenure.shapes.runs import RunTrigger
 from tests.engine.stage import Stage, head, stage
@@ -187,18 +187,6 @@ def test_a_run_without_a_plan_is_planned_again_by_a_rerun() -> None:
     with pytest.raises(TenureError, match="start a new run"):
         reruns._body({}, 3, "the run's input")
     assert reruns._body({3: b"x"}, 3, "it") == b"x"
-
-
-async def test_a_run_whose_planning_failed_is_planned_again(url: str) -> None:
-    async with stage(url) as engine:
-        run = await engine.create("w", None, input=7)
-        await engine.runs.plan_failed(run, "no idea")
-        for next_run in (await engine.runs.rerun(run), await engine.runs.resume(run)):
-            assert (await engine.get(next_run)).status == "planning"
-            assert (await engine.get(next_run)).input == 7
-            await engine.runs.plan_ready(next_run, [StepSpec(name="a")])
-        command = reruns.build_rerun(await rows(engine, run), await rows(engine, run), 1, SYSTEM)
-        assert command.plan is None
 
 
 # ------------------------------------------------------------------------------------- pause and park

@@ -1,5 +1,6 @@
 """Expressions and templates: paths, CEL, references and limits."""
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -99,6 +100,55 @@ def test_an_invalid_expression_is_refused(text: str, message: str) -> None:
     with pytest.raises(MalformedExpression) as caught:
         expression.parse_expression(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("sha256(inputs.ref)", b'"main"'), ("sha256(inputs.n)", b"3"), ("sha256(inputs.none)", b"null"), ("sha256(1.0)", b"1"),
+        ("sha256(inputs.list)", b'[1,{"a":"b"}]'), ("sha256({'b': 1, 'a': [true, 1.5]})", b'{"a":[true,1.5],"b":1}'),
+        ("sha256(sha256('x'))", b'"' + hashlib.sha256(b'"x"').hexdigest().encode() + b'"'), ("sha256('\u00e9')", '"\u00e9"'.encode()),
+    ],
+)  # fmt: skip
+def test_sha256_is_the_digest_of_the_canonical_json(text: str, form: bytes) -> None:
+    assert expression.parse_expression(text).value(SCOPE) == hashlib.sha256(form).hexdigest()
+
+
+def test_a_key_can_hold_a_hash_of_chosen_fields() -> None:
+    key = templates.parse_template("sn:${{ inputs.id }}:${{ sha256(inputs.fields) }}")
+    one = key.value({"inputs": {"id": "7", "fields": {"state": 2, "note": "a"}}})
+    assert one == key.value({"inputs": {"id": "7", "fields": {"note": "a", "state": 2.0}}})
+    assert one != key.value({"inputs": {"id": "7", "fields": {"note": "b", "state": 2}}})
+    assert [str(reference) for reference in key.refers] == ["inputs.id", "inputs.fields"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sha256(b'abc')", "bytes is none"), ("sha256([timestamp('2026-01-01T00:00:00Z')])", "datetime is none"),
+        ("sha256(double('inf')) == 'x'", "is not a JSON number"), ("sha256({1: 2})", "is not a text"),
+        ("true || sha256(double('nan')) == ''", None), ("sha256([1e308].map(x, x * 10.0))", "is not a JSON number"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_no_json_has_no_digest(
+    text: str, message: str | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parsed = expression.parse_expression(text)
+    if message is None:
+        assert parsed.value(SCOPE) is True, "what is not evaluated cannot fail"
+    else:
+        with pytest.raises(TenureError) as caught:
+            parsed.value(SCOPE)
+        assert (caught.value.code, message in caught.value.message) == ("EXPRESSION_FAILED", True), (
+            caught.value.message
+        )
+    assert capfd.readouterr().err == "", "the library writes nothing"
+
+
+@pytest.mark.parametrize("text", ["sha256()", "sha256(1, 2)", "inputs.ref.sha256()", "inputs.ref.sha256(1)"])
+def test_sha256_takes_one_value(text: str) -> None:
+    with pytest.raises(MalformedExpression, match=r"sha256\(\) takes one value"):
+        expression.parse_expression(text)
 
 
 json_values = st.recursive(

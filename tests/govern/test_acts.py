@@ -338,7 +338,7 @@ async def test_a_run_ends_if_nobody_settles_its_unknown_act() -> None:
 # ------------------------------------------------------------------------------------------------- one key
 
 
-@pytest.mark.clause("GOV-14", "GOV-15")
+@pytest.mark.clause("GOV-15")
 async def test_two_runs_with_one_key_make_one_effect(url: str | None) -> None:
     with ServiceDouble("neither") as service:
         async with lab_of(service, keyed, url=url) as lab:

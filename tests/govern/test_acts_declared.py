@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
-@pytest.mark.clause("GOV-14", "GOV-16")
+@pytest.mark.clause("GOV-16")
 async def test_a_declared_step_acts_after_its_approval(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, Registry(), url=url, policy=ASK) as lab:

@@ -40,7 +40,6 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return None if request.param == "sqlite" else str(request.getfixturevalue("migrated_dsn"))
 
 
-@pytest.mark.clause("GOV-21")
 async def test_an_ended_run_is_sealed_once_and_its_bundle_is_recorded(url: str | None) -> None:
     """I52: a run has one bundle with the recorded SHA-256. The doctor checks it when the lab ends."""
     async with Lab(*app, url=url) as lab:
@@ -117,7 +116,6 @@ async def test_a_bundle_contains_no_user_data(url: str | None) -> None:
                 assert text.lower().encode() not in whole.lower()
 
 
-@pytest.mark.clause("GOV-21")
 async def test_later_events_are_in_a_numbered_supplement(url: str | None) -> None:
     """I51, rule 30: the bundle covers events up to the terminal one, and later parts cover later events."""
     async with Lab(*app, url=url) as lab:

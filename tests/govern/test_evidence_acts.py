@@ -44,7 +44,6 @@ async def parts_of(lab: Lab, run: LabRun[Any]) -> list[Said]:
     return documents
 
 
-@pytest.mark.clause("GOV-21")
 async def test_decisions_approvals_and_receipts_of_a_bundle_share_a_digest(url: str | None) -> None:
     with ServiceDouble() as service:
         async with lab_of(service, order, url=url, policy=ASK) as lab:

@@ -87,7 +87,6 @@ def codes(found: LedgerAudit) -> set[str]:
     return {flaw.code for flaw in found.flaws}
 
 
-@pytest.mark.clause("GOV-21")
 async def test_an_untouched_ledger_passes_the_audit(ledger_place: LedgerPlace) -> None:
     async with scene(ledger_place) as acme:
         open_run = await acme.engine.create("build", [{"name": "compile", "tool": "make"}])

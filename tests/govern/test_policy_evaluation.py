@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -185,6 +186,17 @@ def test_conditions_can_use_time_person_and_run() -> None:
     assert ruled(rule).outcome == "deny"
     assert ruled(rule, person=person, run={"writes": 3}).outcome == "deny"
     assert ruled(rule, person=person, now=1_768_212_000_000_000 + 9 * 3_600_000_000).outcome == "deny"
+
+
+def test_conditions_can_use_digests() -> None:
+    digest = hashlib.sha256(b'"o1"').hexdigest()
+    names = facts()["action"]
+    rule = f"when: sha256(action.connector) == sha256({names['connector']!r})\nallow: true"
+    assert ruled(rule).outcome == "allow"
+    assert ruled(f"when: sha256(action.connector) == '{digest}'\nallow: true").error == "POLICY_NO_RULE"
+    broken = ruled("allow: true", "when: sha256(b'x') == ''\ndeny: never")
+    assert (broken.outcome, broken.error) == ("deny", "POLICY_ERROR"), "a condition that fails denies"
+    assert "sha256() takes a JSON value" in broken.why
 
 
 def test_a_rule_may_cover_several_operations() -> None:

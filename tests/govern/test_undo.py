@@ -192,7 +192,6 @@ async def _forged(run: str) -> None:
     )
 
 
-@pytest.mark.clause("GWI-05")
 async def test_a_canceled_run_with_compensation_is_undone_and_logged(
     github: GitHubDouble, url: str | None
 ) -> None:

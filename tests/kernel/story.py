@@ -99,13 +99,17 @@ class Dice:
         return self._salts.to_bytes(16, "big")
 
 
+PLANNER = c.build_plan_step("planner", queue="planners", retries=1)
+"""The plan of a run that is planned later."""
+
+
 def plan_of(plan: Plan) -> tuple[c.StepSpec, ...]:
     """Steps as commands expect them: a bare name is a step of work."""
     return tuple(c.StepSpec(name=step) if isinstance(step, str) else step for step in plan)
 
 
 class Story:
-    """See the laws above. Other keyword arguments go to CreateRun."""
+    """See the laws above. Without a plan the run has a plan step. Other keyword arguments go to CreateRun."""
 
     def __init__(
         self,
@@ -145,7 +149,7 @@ class Story:
                 tenant=tenant,
                 workflow=workflow,
                 profile=profile,
-                plan=None if plan is None else plan_of(plan),
+                plan=(PLANNER,) if plan is None else plan_of(plan),
                 **create,
             )
         )
@@ -315,7 +319,7 @@ class Story:
     @property
     def states(self) -> dict[str, str]:
         """The state of each step, by name."""
-        return {step.name: step.state for step in self.steps}
+        return {step.name: step.state for step in self.steps if step.kind != "plan"}
 
     def step(self, name: str) -> StepRow:
         found = self.snap.find_named_step(name)
@@ -382,14 +386,17 @@ class Story:
         return c.Context(who, initiator, f"cause-{self._causes}")
 
     def plan_ready(self, *plan: str | c.StepSpec) -> Any:
-        """Send the planner's plan."""
-        return self.do(c.AcceptPlan(run_id=self.run_id, plan=plan_of(plan), context=self._by("w_planner")))
+        """Lease the plan step, unless it is leased, and complete it with a plan."""
+        return self._hold_planner().complete(c.PLAN_STEP_NAME, plan=plan_of(plan))
 
     def plan_failed(self, code: str = "PLAN_FAILED", message: bytes = b"") -> Any:
-        """Report that planning failed."""
-        return self.do(
-            c.FailPlan(run_id=self.run_id, code=code, message=message, context=self._by("w_planner"))
-        )
+        """Likewise, but let it fail for good."""
+        return self._hold_planner().fail(c.PLAN_STEP_NAME, code, message=message, retryable=False)
+
+    def _hold_planner(self) -> Story:
+        if self.step(c.PLAN_STEP_NAME).state == "ready":
+            self.claim(c.PLAN_STEP_NAME, "w_planner")
+        return self
 
     def add_steps(self, *plan: str | c.StepSpec) -> Any:
         """Add steps to the plan."""
@@ -426,7 +433,7 @@ class Story:
 
     def say(
         self,
-        message: type[c.LeaseCommand],
+        kind: type[c.LeaseCommand],
         step: str,
         *,
         n: int | None = None,
@@ -444,7 +451,7 @@ class Story:
         attempt = self.snap.attempts.get((row.idx, n))
         owner = attempt.owner if attempt is not None else "w_nobody"
         context = c.Context(owner, "system", f"{row.idx}/{n}/{seq}")
-        return self.do(message(run_id=self.run_id, idx=row.idx, n=n, seq=seq, context=context, **fields))
+        return self.do(kind(run_id=self.run_id, idx=row.idx, n=n, seq=seq, context=context, **fields))
 
     def ack(self, step: str = "main", **how: Any) -> LeaseReply:
         """Acknowledge the lease."""

@@ -555,7 +555,6 @@ def crashed(story: ActStory, **how: Any) -> int:
     return no
 
 
-@pytest.mark.clause("GOV-08")
 @pytest.mark.parametrize("repeats", ["native_key", "sets_state"])
 def test_a_call_that_is_safe_to_repeat_is_intended_again_under_the_new_lease(repeats: str) -> None:
     """Failure 26, I38."""
@@ -737,7 +736,6 @@ def test_a_receipt_is_marked_reversed_once_even_after_its_run() -> None:
         story.reversed_by(no, OTHER_RUN + 1)
 
 
-@pytest.mark.clause("GWI-05")
 @pytest.mark.parametrize(("compensate", "wrote"), [(True, True), (True, False), (False, True)])
 def test_a_canceled_run_with_writes_owes_a_compensation(compensate: bool, wrote: bool) -> None:
     story = begun(compensate=compensate)

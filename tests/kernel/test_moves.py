@@ -146,6 +146,11 @@ def side_fails(story: Story) -> None:
     story.fail("side", retryable=False)
 
 
+def reuse(story: Story) -> None:
+    first_is_done(story)
+    story.resolve("a", None, reuse_key=b"k", reused=(7, "b"), output=b"1")
+
+
 def fail_resolution(story: Story) -> None:
     if story.step("a").state == "pending":
         first_is_done(story)
@@ -204,6 +209,7 @@ MAKE: dict[str, tuple[dict[str, Any], Deed]] = {
     "drop": ({}, lambda s: s.cancel_step("a")),
     "skip": ({}, first_fails),
     "skip_condition": ({"condition": "inputs.go", "skipped": True}, first_is_done),
+    "reuse": ({"reuse": c.ReuseSpec(scope="s", digest="ab" * 32)}, reuse),
     "fail_resolution": ({"template": b"{}"}, fail_resolution),
     "claim": ({}, lambda s: s.claim("a", ack=False)),
     "claim_and_ack": ({}, lambda s: s.claim("a")),
@@ -328,11 +334,18 @@ def canceled_in_two_phases() -> None:
     story.cancel_ack("a")
 
 
+def canceled_while_planning() -> None:
+    story = story_of()
+    story.claim(c.PLAN_STEP_NAME)
+    story.cancel()
+
+
 PATHS: dict[tuple[str, str], Callable[[], Any]] = {
     ("created", "planning"): story_of,
     ("planning", "queued"): lambda: story_of().plan_ready("a"),
     ("planning", "failed"): lambda: story_of().plan_failed(),
     ("planning", "canceled"): lambda: story_of().cancel(),
+    ("planning", "canceling"): canceled_while_planning,
     ("queued", "running"): started,
     ("queued", "failed"): lambda: story_of(work()).cancel_step("a"),
     ("queued", "timed_out"): lambda: story_of(work(), timeout_seconds=9, wall_clock=True).at(10).sweep(),

@@ -130,7 +130,6 @@ def test_codes_are_case_sensitive() -> None:
     assert is_retryable([FailureRule("NETWORK*", True)], False, "network") is False
 
 
-@pytest.mark.clause("DCI-13")
 def test_delta_ci_retries_only_transient_failures() -> None:
     profile = profiles.get("delta-ci")
     for code in ("NETWORK", "INFRA", "RUNNER_STARTUP", "CACHE_FETCH", "REGISTRY_FETCH", "FLAKY_TEST"):

@@ -32,9 +32,8 @@ WAITS = ("waiting_approval", "waiting_external", "retry_wait")
 
 
 class Facts:
-    """Facts of the run that no step has: planning failed, the deadline passed."""
+    """A fact of the run that no step has."""
 
-    plan_failed = False
     past_deadline = False
 
 
@@ -46,7 +45,7 @@ def status_of(story: Story, facts: Facts) -> str:
     if run.cancel_at is not None:
         return "canceling" if still_open else "canceled"
     if not run.planned:
-        return "failed" if facts.plan_failed else "planning"
+        return "planning" if still_open else "failed"
     if facts.past_deadline:
         return "timed_out"
     if any(step.required and step.state in CLOSED_STEP - {"succeeded"} for step in steps):
@@ -63,7 +62,8 @@ def status_of(story: Story, facts: Facts) -> str:
 
 
 def counters_of(steps: list[StepRow]) -> dict[str, int]:
-    """The counters of the run's row, counted again."""
+    """The counters of the run's row, counted again. The plan step does not count."""
+    steps = [step for step in steps if step.kind != "plan"]
     states = Counter(step.state for step in steps)
     closed = [step for step in steps if step.state in CLOSED_STEP]
     return {
@@ -167,8 +167,9 @@ DEEDS: dict[str, Deed] = {
     "time": _move_time,
     "sweep": lambda s, _n, _m: s.sweep(),
     "tick": _tick,
-    "plan ready": lambda s, _n, _m: s.plan_ready("p1", "p2"),
-    "plan failed": lambda s, _n, _m: s.plan_failed(),
+    "plan ready": lambda s, _n, m: s.run.planned or s.plan_ready(*(("p1", "p2")[: m % 3])),
+    "plan invalid": lambda s, _n, _m: s.run.planned or s.plan_ready("p1", "p1"),
+    "plan failed": lambda s, _n, _m: s.run.planned or s.plan_failed(),
     "add steps": lambda s, _n, m: s.add_steps(c.StepSpec(name=f"a{m}", needs=())),
     "admit": lambda s, _n, _m: s.admit(),
     "cancel": lambda s, _n, _m: s.cancel(),
@@ -257,7 +258,6 @@ def test_the_status_always_follows_from_the_steps(profile: str, seed: int, lengt
             assert story.bundle() == before, f"a refused '{name}' changed a row"
         assert handed_out.copied() == before, f"'{name}' changed a row that was returned before"
         kinds = [event.kind for event in story.events[events:]]
-        facts.plan_failed = facts.plan_failed or "plan_failed" in kinds
         if "time_out" in kinds:
             assert late or _deadline_has_passed(story)
             facts.past_deadline = True
@@ -286,7 +286,7 @@ def check(story: Story, facts: Facts, old: str, events: int) -> None:
 # ------------------------------------------------------------------------------------- every pair of command and status
 
 EVERYWHERE: list[type[c.RunCommand]] = [
-    c.FailPlan, c.Pause, c.Unpause, c.EndWait, c.MarkReported, c.AttestReported, c.SealRun, c.RequestCancel, c.DeleteRun,
+    c.Pause, c.Unpause, c.EndWait, c.MarkReported, c.AttestReported, c.SealRun, c.RequestCancel, c.DeleteRun,
 ]  # fmt: skip
 
 
@@ -324,7 +324,6 @@ def test_a_command_is_accepted_in_its_states_and_refused_in_all_others(
     status: str, command: type[c.RunCommand]
 ) -> None:
     accepted = {
-        c.FailPlan: {"planning"},
         c.Pause: set(RUN.states) - CLOSED_RUN,
         c.Unpause: set(RUN.states) - CLOSED_RUN,
         c.EndWait: {"waiting_external"},

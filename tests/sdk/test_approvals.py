@@ -119,7 +119,6 @@ async def test_two_approvals_need_two_people() -> None:
         assert await run.result() == "True"
 
 
-@pytest.mark.clause("APR-04")
 async def test_approving_twice_or_without_a_question_is_refused(url: str | None) -> None:
     done: Steps = []
     work, ship = noted(done, "work"), noted(done, "ship")
@@ -158,7 +157,6 @@ async def _nothing() -> None:
     """A workflow without approvals."""
 
 
-@pytest.mark.clause("AGR-13")
 async def test_a_proposal_does_not_block_the_run_and_is_decided_later(url: str | None) -> None:
     done: Steps = []
     work = noted(done, "work")

@@ -154,7 +154,6 @@ async def test_a_caught_failure_is_the_same_in_every_replay() -> None:
 # ------------------------------------------------------------------- steps that must not be repeated
 
 
-@pytest.mark.clause("GWI-18")
 async def test_a_step_that_must_not_be_repeated_ends_the_run_if_its_outcome_is_unknown(
     url: str | None,
 ) -> None:
@@ -177,7 +176,6 @@ async def test_a_step_that_must_not_be_repeated_ends_the_run_if_its_outcome_is_u
     assert done == ["pay"]
 
 
-@pytest.mark.clause("GWI-18")
 async def test_a_recorded_step_is_reused_repeated_or_fatal_by_its_options(url: str | None) -> None:
     done: Steps = []
     skipped = noted(done, "skipped")

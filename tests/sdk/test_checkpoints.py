@@ -14,7 +14,6 @@ from tenure.testing import Lab
 from tests.worker.helpers import until
 
 
-@pytest.mark.clause("GWI-17")
 async def test_a_checkpoint_has_the_fields_of_its_document(url: str | None) -> None:
     @tenure.step(agent="coder", retries=0)
     async def generate(issue: int, style: str = "plain") -> dict[str, str]:

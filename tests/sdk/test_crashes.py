@@ -66,7 +66,6 @@ STEPS = ("prepare", "build", "scan", "deploy", "announce")
 
 
 @pytest.mark.guard_seconds(180)
-@pytest.mark.clause("GOV-08")
 async def test_a_crash_at_any_point_of_a_run_never_repeats_a_recorded_step() -> None:
     stories: list[int] = []
 

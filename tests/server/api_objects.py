@@ -26,6 +26,7 @@ import msgspec
 from tenure.store.workflows import save_workflow
 from tenure.testing.doubles import ServiceDouble
 from tests.govern.act_service import ALLOW, connector, order
+from tests.server import job_files
 from tests.server.route_walk import body_for, routes
 from tests.server.stage import ACME, Site, site
 from tests.server.test_evidence import sealed_run
@@ -52,6 +53,13 @@ QUERIES = {
 """Query strings that a route requires."""
 
 
+JOB_FILES = tuple(
+    f"/runner/leases/{{lease_id}}/{part}"
+    for part in ("log-chunks", "uploads", "needs", "caches", "report", "test-history")
+)
+"""Paths about the files of CI jobs."""
+
+
 def widest_workflow(steps: int = 950) -> str:
     """A workflow with nearly as many steps as the limit allows."""
     listed = [{"id": f"s{i}", "run": "true", "needs": []} for i in range(steps)]
@@ -66,7 +74,7 @@ def ordered_routes() -> list[str]:
 
 def sender_of(route: str) -> str:
     """The kind of hook that a route receives deliveries for, or an empty text if it receives none."""
-    kinds = ("github", "slack", "generic")
+    kinds = ("github", "slack", "generic", "servicenow")
     return next((kind for kind in kinds if route.startswith(f"POST /hooks/{kind}/")), "")
 
 
@@ -86,6 +94,7 @@ class Objects:
         self.site = s
         self._document = document
         self._folder = folder
+        self._job_requests: dict[str, PreparedRequest] = {}
         self._number = itertools.count(1)
         self._names: dict[str, str] = {}
         self._hooks: dict[str, str] = {}
@@ -112,6 +121,7 @@ class Objects:
             "github": (await make_hook(s, "github", {**PR_RULE, "workflow": "greeting"}))["id"],
             "slack": (await make_hook(s, "slack", rule))["id"],
             "generic": (await make_hook(s, "generic", rule))["id"],
+            "servicenow": (await make_hook(s, "servicenow", rule, settings=SERVICENOW))["id"],
         }
         engine = s.engine.scoped(tenant=ACME, actor="person:olga")
         service.trouble(drop="after")
@@ -130,6 +140,10 @@ class Objects:
     async def request_to(self, route: str) -> PreparedRequest:
         """A request to a route whose path names existing objects."""
         template = route.partition(" ")[2]
+        if template.startswith(JOB_FILES):
+            if route not in self._job_requests:
+                self._job_requests[route] = await self._job_request(route)
+            return self._job_requests[route]
         names, token = await self._path_names(route)
         body = body_for(self._document, route).get("json")
         text = b"" if body is None else json.dumps({**body, **self._valid_fields(route, names)}).encode()
@@ -139,6 +153,34 @@ class Objects:
         if route in ("DELETE /session", "POST /session"):
             headers["Origin"] = self.site.address
         return PreparedRequest(path, headers, text)
+
+    async def _job_request(self, route: str) -> PreparedRequest:
+        """A request about the files of a job that needs another one."""
+        await job_files.start(self.site, job_files.step("build"), job_files.step("test", "build"))
+        build = await job_files.lease(self.site)
+        await build.upload("dist", b"x" * 100_000)
+        await build.upload("cache", b"x" * 100_000, kind="cache")
+        await build.say("complete")
+        test, body = await job_files.lease(self.site), b"line\n" * 200_000
+        names = {"lease_id": test.lease["id"], "seq": "1", "part": "1", "job": "build", "name": "dist"}
+        names["upload"] = (await test.begin("dist")).json()["upload"]
+        headers = _bearer(test.lease["token"])
+        path = route.partition(" ")[2].format(**names)
+        if route.startswith("PUT"):
+            return PreparedRequest(path, {**headers, "Tenure-Digest": job_files.digest(body)}, body)
+        if route.endswith("/complete"):
+            await test.part(names["upload"], 1, body)
+        texts: dict[str, dict[str, Any]] = {
+            "uploads": {"kind": "artifact", "name": "dist", "nonce": "n" * 64},
+            "complete": {
+                "kind": "artifact", "name": "dist", "parts": 1, "size": len(body), "digest": job_files.digest(body),
+            },
+            "report": {"failed": 200, "failed_cases": [{"test": f"t.{i}", "message": "x" * 3_000} for i in range(200)]},
+            "test-history": {"tests": [f"t.{i}" for i in range(1_000)]},
+        }  # fmt: skip
+        text = texts.get(path.rpartition("/")[2])
+        query = "?key=cache" if path.endswith("/caches") else ""
+        return PreparedRequest(path + query, headers, b"" if text is None else json.dumps(text).encode())
 
     async def _unknown_receipts(self) -> list[dict[str, Any]]:
         while True:
@@ -259,6 +301,9 @@ VALID_FIELDS: dict[str, dict[str, Any]] = {
 """By route: fields of a valid body, including large ones."""
 
 
+SERVICENOW = {"secret_header": "x-secret", "event_id": ["header:x-event-id"]}
+
+
 def delivery_headers(kind: str, number: int, body: bytes) -> dict[str, str]:
     """The headers that a hook's sender sends with a delivery."""
     secret, at, name = SECRET.encode(), str(int(time.time())), f"walk-{number}"
@@ -278,6 +323,7 @@ def delivery_headers(kind: str, number: int, body: bytes) -> dict[str, str]:
             "webhook-timestamp": at,
             "webhook-signature": f"v1,{base64.b64encode(standard).decode()}",
         },
+        "servicenow": {"x-secret": SECRET, "x-event-id": name},
     }
     return given[kind]
 

@@ -4,6 +4,7 @@
         proxy.cut("after", "/runner/claim")     # the server executes the request; the answer is lost
 
 `before`: the request never reaches the server. `after`: the server executes it, and the connection breaks before the answer arrives.
+`half`: it breaks in the middle of the answer's body.
 """
 
 import asyncio
@@ -53,6 +54,9 @@ class Proxy:
         finally:
             up_writer.close()
         if plan is not None:
+            if plan[0] == "half":
+                writer.write(answer + content[: len(content) // 2])
+                await writer.drain()
             return False
         writer.write(answer + content)
         await writer.drain()

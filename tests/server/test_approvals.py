@@ -32,7 +32,7 @@ async def shown_statuses(viewer: httpx.AsyncClient, run: str) -> tuple[str, list
     return shown, [step["shown"] for step in (await viewer.get(f"/runs/{run}/steps")).json()["items"]]
 
 
-@pytest.mark.clause("APR-01", "APR-02", "APR-03", "APR-04", "APR-05", "APR-12")
+@pytest.mark.clause("APR-01", "APR-02", "APR-03", "APR-05", "APR-12")
 async def test_a_gate_waits_for_a_person_and_no_worker_passes_it(url: str) -> None:
     async with site(url) as s:
         viewer, ada = await s.as_("viewer"), await s.person("ada")
@@ -258,3 +258,43 @@ async def test_open_approvals_are_paged_newest_first(url: str) -> None:
         for odd in ("apr_x", "apr_2026-02-14_zzzzzzzzzz1", "prop_2026-02-14_00000000001", "%00", "..%2f"):
             answer = await viewer.get(f"/approvals/{odd}")
             assert (answer.status_code, problem(answer)) == (404, "APPROVAL_NOT_FOUND"), odd
+
+
+@pytest.mark.clause("APR-14")
+async def test_approve_without_a_body_approves_what_binds_no_action(url: str) -> None:
+    async with site(url) as s:
+        viewer, ada = await s.as_("viewer"), await s.person("ada")
+        run = await start(s, gate(), gate("last"))
+        answer = await ada.post(f"/runs/{run}/approve")
+        assert (answer.status_code, answer.json()["status"]) == (200, "approved"), answer.text
+        assert await shown_statuses(viewer, run) == ("WAITING_APPROVAL", ["SUCCEEDED", "WAITING_APPROVAL"])
+        await ada.post(f"/runs/{run}/approve", content=b"", headers={"content-type": "application/json"})
+        assert (await shown_statuses(viewer, run))[0] == "SUCCEEDED"
+        again = await ada.post(f"/runs/{run}/approve")
+        assert (again.status_code, problem(again)) == (409, "RUN_TERMINAL_STATE")
+
+
+@pytest.mark.clause("APR-14")
+async def test_approve_without_a_body_never_approves_an_action_that_was_not_shown(url: str) -> None:
+    async with site(url) as s:
+        viewer, ada = await s.as_("viewer"), await s.person("ada")
+        run = await start(s, gate(digest=DIGEST), profile="governed-runtime")
+        (asked,) = (await viewer.get("/approvals")).json()["items"]
+        refused = await ada.post(f"/runs/{run}/approve")
+        assert (refused.status_code, problem(refused)) == (422, "INVALID_INPUT")
+        assert asked["id"] in refused.json()["error"]["message"]
+        assert refused.json()["error"]["details"][0]["path"] == "digest"
+        assert (await viewer.get(f"/approvals/{asked['id']}")).json()["status"] == "requested"
+        sent = await ada.post(f"/runs/{run}/approve", json={**YES, "digest": DIGEST})
+        assert sent.json()["status"] == "approved"
+
+        several = await start(s, gate("a"), {**gate("b"), "needs": []}, profile="governed-runtime")
+        refused = await ada.post(f"/runs/{several}/approve")
+        assert (refused.status_code, problem(refused)) == (422, "INVALID_INPUT")
+        open_now = (await viewer.get("/approvals")).json()["items"]
+        assert {one["path"] for one in refused.json()["error"]["details"]} == {one["id"] for one in open_now}
+        assert len(open_now) == 2, "nothing was decided"
+
+        client = await s.as_("approver", "operator")
+        nobody = await client.post(f"/runs/{several}/approve")
+        assert (nobody.status_code, problem(nobody)) == (403, "APPROVER_NOT_ELIGIBLE")

@@ -65,7 +65,6 @@ async def test_a_pull_request_starts_the_run_of_its_rule(url: str) -> None:
             "prId": "7",
             "prUrl": "https://github.test/octo/widgets/pull/7",
             "commit": "c0ffee",
-            "a2aCorrelationId": "d-1",
         }
         [record] = await s.engine.store.read("key_record", "acme", "github_webhook", "github:d-1")
         assert (record.status, record.attempts, record.lock_expires_at) == ("completed", 1, None)

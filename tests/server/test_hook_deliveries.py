@@ -75,7 +75,6 @@ async def test_the_response_to_a_delivery_does_not_wait_for_the_work(url: str) -
 
 @pytest.mark.clause("GWI-11")
 @pytest.mark.clause("GWI-15")
-@pytest.mark.clause("GOV-11")
 async def test_the_delivery_of_a_dead_process_is_taken_over_after_its_lock_expires(url: str) -> None:
     async with site(url, hook_answer_seconds=0.05) as s:
         github = await make_github(s)
@@ -109,7 +108,6 @@ async def test_a_redelivery_takes_over_an_abandoned_delivery(url: str) -> None:
         assert len(await runs(s)) == 1
 
 
-@pytest.mark.clause("GOV-11")
 async def test_a_crash_between_run_and_delivery_record_starts_no_second_run(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,6 @@ async def run_with_unknown_receipt(s: Site, service: ServiceDouble) -> tuple[str
     raise AssertionError("no unknown receipt appears")
 
 
-@pytest.mark.clause("GOV-08")
 async def test_an_unknown_action_is_in_the_inbox_with_its_details(url: str, service: ServiceDouble) -> None:
     async with stage(url, service) as s, s.engine.worker(order):
         run, receipt = await run_with_unknown_receipt(s, service)

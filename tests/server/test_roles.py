@@ -44,6 +44,9 @@ NOTHING = {
     "version": "999",
     "part": "0",
     "code": "FROZEN",
+    "seq": "1",
+    "upload": "nothing",
+    "job": "nothing",
 }
 
 BODIES: dict[str, Any] = {
@@ -199,6 +202,7 @@ async def create_one_of_each(s: Site, tenant: str) -> dict[str, str]:
         "receipt_id": receipt_text(run_int(run), 1), "lease_id": lease["id"], "token": lease["token"], "client_id": client["id"], "person_id": person["id"],
         "key_id": key["id"], "webhook_id": webhook["id"], "hook_id": hook["id"], "delivery_id": delivery["id"],
         "name": "greeting", "version": str(policy["version"]), "part": "0",
+        "seq": "1", "upload": "nothing", "job": "nothing",
     }  # fmt: skip
 
 

@@ -6,11 +6,15 @@ from typing import Any
 import httpx
 import pytest
 
+from tenure import ids
 from tenure.client import Client
 from tenure.errors import TenureError
+from tenure.kernel import profiles
+from tenure.kernel.commands import Context, MarkReported
 from tenure.reads import run_list
 from tenure.reads.cursors import encode_cursor
 from tenure.shapes.runs import RunTrigger
+from tests.server.manual_worker import claim, complete_next_step
 from tests.server.stage import problem, site
 
 
@@ -41,6 +45,87 @@ async def test_runs_are_listed_newest_first_without_losing_or_repeating_one(url:
             times = [run["created_at"] for run in found]
             assert times == sorted(times, reverse=True)
             assert count == -(-23 // limit)
+
+
+@pytest.mark.clause("APR-15")
+async def test_a_status_filter_takes_the_words_of_the_profile(url: str) -> None:
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme", actor="person:rita"), await s.as_("viewer")
+        ada = await s.person("ada")
+        gate = {"name": "ok", "kind": "approval", "approval": {"action": "deploy"}}
+        new = await engine.create("w", [{"name": "a"}], profile="approval-runs")
+        waiting = await engine.create("w", [gate], profile="approval-runs")
+        done = await engine.create("w", [gate], profile="approval-runs")
+        await ada.post(f"/runs/{done}/approve")
+        planning = await engine.create("w", None, profile="delta-ci")
+        canceled = await engine.create("w", [{"name": "a"}])
+        await engine.cancel(canceled)
+        everything = {new, waiting, done, planning, canceled}
+
+        async def found(profile: str, status: str, **params: Any) -> set[str]:
+            items, _ = await pages(viewer, "/runs", limit=1, profile=profile, status=status, **params)
+            assert all(run.get("shown", run["status"]) == status for run in items)
+            ids = [run["id"] for run in items]
+            assert len(ids) == len(set(ids))
+            return set(ids)
+
+        assert await found("approval-runs", "WAITING_APPROVAL") == {waiting}
+        assert await found("approval-runs", "PENDING") == {new, planning}, "several statuses share a word"
+        assert await found("approval-runs", "SUCCEEDED") == {done}
+        assert await found("approval-runs", "CANCELED", workflow="w") == {canceled}
+        assert await found("git-with-intent", "pending") == {new, planning}
+        assert await found("agent-runs", "failed") == {canceled}
+        for profile in profiles.built_in_names():
+            words = {
+                run["shown"] for run in (await pages(viewer, "/runs", profile=profile, shape="summary"))[0]
+            }
+            by_word = [await found(profile, word) for word in words]
+            assert set().union(*by_word) == everything, profile
+            assert sum(map(len, by_word)) == len(everything), profile
+
+        for params, word in (
+            ({"profile": "approval-runs", "status": "waiting_approval"}, "WAITING_APPROVAL"),
+            ({"status": "WAITING_APPROVAL"}, "waiting_approval"),
+        ):
+            refused = await viewer.get("/runs", params=params)
+            assert (refused.status_code, problem(refused)) == (422, "INVALID_INPUT")
+            assert word in refused.json()["error"]["message"]
+            assert word in refused.json()["error"]["details"][0]["problem"]
+
+        async with Client(s.address, await s.key("viewer")) as client:
+            for profile, status in (("approval-runs", "PENDING"), ("git-with-intent", "pending")):
+                listed = await client.runs.list(profile=profile, status=status)
+                embedded = await engine.runs.list(profile=profile, status=status)
+                assert {run.id for run in listed} == {run.id for run in embedded} == {new, planning}
+                assert {run.shown for run in listed} == {status}
+
+
+@pytest.mark.clause("APR-15")
+async def test_a_word_that_a_state_keeps_or_a_report_gives_is_found(url: str) -> None:
+    async with site(url) as s:
+        engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")
+        canceling = await engine.create("w", [{"name": "a"}], profile="approval-runs")
+        assert await claim(s, canceling) is not None
+        await engine.cancel(canceling)
+        reported, unreported = [
+            await engine.create("w", [{"name": "a"}], profile="delta-ci") for _ in range(2)
+        ]
+        for run in (reported, unreported):
+            await complete_next_step(s, run)
+        await s.engine.orchestrator.send(
+            MarkReported(
+                run_id=ids.run_int(reported), tenant="acme", context=Context("reporter", "system", "report:1")
+            )
+        )
+
+        async def found(profile: str, status: str) -> list[str]:
+            return [run["id"] for run in (await pages(viewer, "/runs", profile=profile, status=status))[0]]
+
+        assert await found("approval-runs", "RUNNING") == [canceling], "it was RUNNING when it was canceled"
+        assert await found("approval-runs", "PENDING") == []
+        assert await found("delta-ci", "REPORTED") == [reported]
+        assert await found("delta-ci", "SUCCESS") == [unreported]
+        assert await found("tenure", "succeeded") == [unreported, reported]
 
 
 async def test_runs_are_found_by_status_workflow_repo_label_and_time(url: str) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 
-import pytest
-
 import tenure
 from tenure import ids
 from tests.server.stage import Site, problem, site
@@ -51,7 +49,6 @@ async def test_the_output_is_returned_when_it_exists(url: str) -> None:
             assert refused.status_code in (400, 422), wait
 
 
-@pytest.mark.clause("AGR-10")
 async def test_a_failed_run_returns_its_error_with_the_mapped_status(url: str) -> None:
     async with site(url) as s:
         viewer = await s.as_("viewer")
@@ -73,7 +70,6 @@ async def test_a_failed_run_returns_its_error_with_the_mapped_status(url: str) -
                 assert error["retryable"] is False
 
 
-@pytest.mark.clause("AGR-10")
 async def test_a_queued_run_is_not_an_error_and_a_canceled_run_is_reported(url: str) -> None:
     async with site(url) as s:
         engine, viewer = s.engine.scoped(tenant="acme"), await s.as_("viewer")

@@ -38,7 +38,6 @@ async def say(s: Site, lease: dict[str, Any], verb: str, seq: int = 0, **what: A
     return await caller.post(path, json={"seq": seq, **what}, headers=headers)
 
 
-@pytest.mark.clause("DCI-18")
 async def test_a_job_from_claim_to_complete(url: str) -> None:
     async with site(url) as s:
         run = await start(s)

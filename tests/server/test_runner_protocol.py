@@ -60,7 +60,6 @@ async def advance_clock(s: Site, seconds: float) -> None:
 # ------------------------------------------------------------------------------------ a runner without an SDK
 
 
-@pytest.mark.clause("DCI-18")
 async def test_a_runner_written_with_the_standard_library_does_a_job(url: str) -> None:
     async with site(url) as s:
         run = await start(s)
@@ -102,7 +101,6 @@ async def test_a_runner_waits_at_the_server_for_work(url: str) -> None:
 
 
 @pytest.mark.clause("DCI-11")
-@pytest.mark.clause("DCI-18")
 async def test_a_cancel_arrives_with_a_reply_and_is_acknowledged_in_time(url: str) -> None:
     async with site(url) as s:
         run = await start(s)

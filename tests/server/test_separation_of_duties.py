@@ -473,6 +473,7 @@ TESTED_ELSEWHERE = {
     "POST /receipts/{receipt_id}/settle": "tests/kernel/test_separation_of_duties.py",
     "POST /freezes": "tests/govern/test_policy_acts.py",
     "POST /hooks/generic/{hook_id}": "the same code as GitHub's hooks",
+    "POST /hooks/servicenow/{hook_id}": "the same code as GitHub's hooks",
 }
 """Entry points that are tested elsewhere."""
 

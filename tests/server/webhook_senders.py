@@ -1,4 +1,4 @@
-"""Test doubles of GitHub, Slack and Standard Webhooks senders. They sign as the real services do and send real HTTP."""
+"""Test doubles of GitHub, Slack, ServiceNow and Standard Webhooks senders. They sign as the real services do and send real HTTP."""
 
 import base64
 import hmac
@@ -217,6 +217,34 @@ class Sender:
         if self._client is None:
             self._client = await self.site.caller()
         return await self._client.post(f"/hooks/generic/{self.hook_id}", content=raw, headers=sent)
+
+
+class ServiceNow:
+    """Calls a hook as ServiceNow does: with a secret in a header, and without a signature."""
+
+    def __init__(self, site: Site, hook_id: str, credential: Mapping[str, str]) -> None:
+        self.site, self.hook_id, self.credential = site, hook_id, credential
+        self._client: httpx.AsyncClient | None = None
+
+    async def call(
+        self, body: Any, *, credential: Mapping[str, str] | None = None, **headers: str
+    ) -> httpx.Response:
+        """Call once. Bytes are sent unchanged."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {
+            "Content-Type": "application/json",
+            "User-Agent": "ServiceNow/1.0",
+            **(self.credential if credential is None else credential),
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        if self._client is None:
+            self._client = await self.site.caller()
+        return await self._client.post(f"/hooks/servicenow/{self.hook_id}", content=raw, headers=sent)
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """The header of basic credentials."""
+    return {"Authorization": f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"}
 
 
 async def contents(url: str) -> dict[str, list[Any]]:

@@ -137,7 +137,7 @@ BUGS: dict[str, Bug] = {
                 "if False:",
             ),
         ),
-        87,
+        117,
     ),
     "release-charged": Bug(
         "a release does not return the try",
@@ -298,7 +298,7 @@ BUGS: dict[str, Bug] = {
                 "if False:",
             ),
         ),
-        14,
+        54,
     ),
     # ------------------------------------------------------------------------------- steps and closing
     "retry-too-early": Bug(
@@ -344,6 +344,26 @@ BUGS: dict[str, Bug] = {
         "a skipped step still counts as open",
         (Change(termination.end_step, "run.steps_open -= 1", 'run.steps_open -= step.state != "skipped"'),),
         0,
+    ),
+    "plan-step-counted": Bug(
+        "the plan step counts as a step of its run",
+        (Change(Draft.move, 'if step.kind != "plan":', "if True:"),),
+        2,
+    ),
+    "plan-step-left-open": Bug(
+        "a run whose planning takes too long leaves its plan step open",
+        (Change(termination.time_out_planning, "close_open_steps(d)", 'd.show("failed")'),),
+        4,
+    ),
+    "cancel-while-planning": Bug(
+        "a cancel ends a run whose planner still has its lease",
+        (Change(termination.settle_planning, "if step.finished_at is None:", "if d.run.cancel_at is None:"),),
+        2,
+    ),
+    "planner-records": Bug(
+        "a plan step records checkpoints",
+        (Change(checkpoints.write_checkpoint, 'if step.kind == "plan":', "if False:"),),
+        70,
     ),
     "skipped-and-handed-out": Bug(
         "a step whose condition is false can be claimed",
@@ -402,7 +422,7 @@ BUGS: dict[str, Bug] = {
     "planner-for-ever": Bug(
         "a run waits forever for a planner that does not answer",
         (Change(admit, 'if run.status == "planning" and', "if False and"),),
-        44,
+        48,
     ),
     "outbox-forgotten": Bug(
         "an outbox row is deleted but not delivered",

@@ -99,6 +99,15 @@ COMMANDS: dict[str, c.LeaseCommand] = {
         restart=_CHILD_RUN,
     ),
     "complete bare": c.Complete(**ENVELOPE, seq=9),
+    "complete plan": c.Complete(
+        **ENVELOPE,
+        seq=9,
+        plan=(
+            c.StepSpec(name="one", tool="t.a", input=b'"in"'),
+            c.StepSpec(name="two", needs=("one",), condition="inputs.x == 2", skipped=True),
+        ),
+    ),
+    "complete empty plan": c.Complete(**ENVELOPE, seq=9, plan=()),
     "fail": c.Fail(
         **ENVELOPE, seq=10, code="BROKEN", message=b"it broke", retryable=False, cost="1 USD", spent=SPENT
     ),

@@ -266,7 +266,7 @@ def commands() -> st.SearchStrategy[c.LeaseCommand]:
         proposal=struct(c.ApprovalSpec),
         fatal=st.just(False),
     )
-    completes = command(c.Complete, last=last, restart=none | child)
+    completes = command(c.Complete, last=last, restart=none | child, plan=none | plan)
     others = lease_commands() - {c.OpenWait, c.Complete}
     plain = [command(each) for each in sorted(others, key=lambda each: each.__name__)]
     return st.one_of(waits, starts, proposes, completes, *plain)

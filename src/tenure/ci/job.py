@@ -8,6 +8,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -16,6 +17,11 @@ JOB_TOOL = "ci.job"
 """The tool of a step whose input is a `CiJob`."""
 PLAN_TOOL = "ci.plan"
 """The tool of a plan step whose input is a `ci.change.Change`."""
+
+
+def queue_for(labels: Iterable[str]) -> str:
+    """The queue of the jobs that need these labels."""
+    return "ci" + "".join("+" + label for label in sorted(labels))
 
 
 class JobCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -85,7 +91,8 @@ class JobReuse(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     digest: str
     scope: str
-    """Whose results serve: `trusted:REPOSITORY`, or `pull:REPOSITORY:NUMBER`."""
+    """Where the result may serve: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`. A job finds results of
+    its own scope and of `trusted:REPOSITORY`."""
 
 
 class CiJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,11 +108,15 @@ class CiJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Names of secrets, which become environment variables of that name."""
     trusted: bool = False
     """Whether the ref is one that the settings trust with secrets."""
+    scope: str = ""
+    """Where its caches, results and test histories may serve: `trusted:REPOSITORY`, `pull:REPOSITORY:NUMBER` or `ref:REPOSITORY:REF`."""
     caches: tuple[JobCache, ...] = ()
     artifacts: tuple[JobArtifact, ...] = ()
     downloads: tuple[JobDownload, ...] = ()
     reports: tuple[str, ...] = ()
     """Globs of JUnit XML files."""
+    toolchain: dict[str, str] = {}
+    """Names and versions of the tools that the job relies on. They are part of its digest."""
     limits: JobLimits = JobLimits()
     reuse: JobReuse | None = None
     failure_rules: tuple[JobFailureRule, ...] = ()

@@ -26,7 +26,9 @@ COMPLETE_VARIABLE = "_TENURE_COMPLETE"
 COLLECT_AFTER = 100_000
 """New objects after which the garbage collector runs. What a command loads stays alive; Python's default of 700 would cost a short
 command a tenth of its time."""
-LONG_RUNNING = frozenset({"bench", "demo", "dev", "publish", "serve", "simulate", "status-server", "worker"})
+LONG_RUNNING = frozenset(
+    {"bench", "demo", "dev", "publish", "serve", "simulate", "status-server", "up", "worker"}
+)
 """Commands that set the garbage collector themselves."""
 QUERY_COMMANDS = frozenset({"runs", "approvals", "receipts", "costs", "signal"})
 """Commands that load no user code. They import structlog, which is slow to load, with their first log line."""
@@ -49,6 +51,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "demo": CommandEntry(
         "dev.demo", "Begin", "Watch a release survive the death of its worker, in 15 seconds."
     ),
+    "up": CommandEntry(
+        "dev.up", "Begin", "Start a whole system, from CI to governed agents, and watch its story."
+    ),
     # Look after runs.
     "runs": CommandEntry("runs.runs", "Runs", "List, show, watch and control runs; explain why one waits."),
     "approvals": CommandEntry(
@@ -69,6 +74,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "workflows": CommandEntry(
         "workflows.workflows", "Runs", "List registered workflows; check YAML files, with line numbers."
     ),
+    "ci": CommandEntry("ci.ci", "Runs", "CI: check pipelines, explain plans, run jobs, look after reports."),
     # Govern what runs do to the world.
     "policy": CommandEntry(
         "govern.policy", "Governing", "Check, test, publish and activate the policy for actions."

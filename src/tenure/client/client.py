@@ -14,11 +14,13 @@ from typing import Any, Self
 import msgspec
 
 from tenure.client.approvals import RemoteApprovals, RemoteConfirmations
+from tenure.client.ci import RemoteCiRuns
 from tenure.client.evidence import RemoteEvidence
 from tenure.client.hooks import RemoteHooks
 from tenure.client.identity import RemoteClients, RemoteKeys, RemotePeople, RemoteTenants
 from tenure.client.policies import RemoteFreezes, RemotePolicies
 from tenure.client.receipts import RemoteCosts, RemoteReceipts, RemoteUndos
+from tenure.client.reports import RemoteReports
 from tenure.client.runs import RemoteRuns
 from tenure.client.transport import PATIENCE_SECONDS, Transport, drop_none
 from tenure.client.workflows import RemoteSchedules, RemoteWorkflows
@@ -51,6 +53,8 @@ class Client:
         self.policies = RemotePolicies(self.transport)
         self.freezes = RemoteFreezes(self.transport)
         self.hooks = RemoteHooks(self.transport)
+        self.ci = RemoteCiRuns(self.transport)
+        self.reports = RemoteReports(self.transport)
         self.confirmations = RemoteConfirmations(self.transport)
         self.people = RemotePeople(self.transport)
         self.clients = RemoteClients(self.transport)

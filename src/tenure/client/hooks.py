@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tenure.client.transport import RemoteGroup, join_path
-from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook
+from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook, HookKind
 
 LISTED_MAX = 1_000
 _List = list  # the method `list` hides the builtin in annotations of a class
@@ -18,6 +21,10 @@ class RemoteHooks(RemoteGroup):
 
     async def get(self, hook_id: str) -> Hook:
         return await self._transport.get(join_path("hooks", hook_id), Hook)
+
+    async def create(self, kind: HookKind, fields: Mapping[str, Any]) -> Hook:
+        """Create a hook. `fields` are those of the HTTP API: name, secrets, rules, settings, ..."""
+        return await self._transport.send("POST", "/hooks", Hook, {"kind": kind, **fields})
 
     async def deliveries(
         self, hook_id: str, *, set_aside: bool = False, limit: int = 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -11,7 +11,9 @@ import msgspec
 from tenure.client.transport import RemoteGroup, drop_none, join_path
 from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import artifact_name_problem
+from tenure.limits import LOG_READ_BYTES_MAX
 from tenure.shapes.events import Event
+from tenure.shapes.job_logs import JobLog
 from tenure.shapes.runs import (
     Artifact,
     Explanation,
@@ -24,6 +26,7 @@ from tenure.shapes.runs import (
     SignalResult,
 )
 from tenure.shapes.steps import FailedAttempt, Step
+from tenure.shapes.test_reports import StepTests
 
 WAIT_SECONDS = 25.0
 """How long one request waits for a run to end, before another is sent."""
@@ -49,10 +52,12 @@ class RemoteRuns(RemoteGroup):
         workflow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
+        profile: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> RunPage:
-        """The newest runs that fulfil all conditions; with the `next_cursor` of a list, those that follow it."""
+        """The newest runs that fulfil all conditions; with the `next_cursor` of a list, those that follow it. With a profile, `status` is
+        a word of it."""
         lines, next_cursor = await self._transport.part(
             "/runs",
             RunSummary,
@@ -63,6 +68,8 @@ class RemoteRuns(RemoteGroup):
             workflow=workflow,
             label=[f"{name}={value}" for name, value in (labels or {}).items()],
             parked="true" if parked else None,
+            profile=profile,
+            shape=None if profile is None else "summary",
         )
         listed = RunPage(lines)
         listed.next_cursor = next_cursor
@@ -129,6 +136,61 @@ class RemoteRuns(RemoteGroup):
         params = {"step": step, "attempt": attempt, "late": None if late is None else str(late).lower()}
         path = join_path("runs", run_id, "artifacts", name)
         return (await self._transport.ask("GET", path, params=params)).content
+
+    async def stream_artifact(
+        self,
+        run_id: str,
+        name: str,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        late: bool | None = None,
+    ) -> AsyncIterator[bytes]:
+        """The bytes of a file of any size, in pieces. It is found as by `read_artifact`."""
+        problem = artifact_name_problem(name)
+        if problem is not None:  # it would address another path
+            raise TenureError("ARTIFACT_NOT_FOUND", problem)
+        params = {"step": step, "attempt": attempt, "late": None if late is None else str(late).lower()}
+        async for piece in self._transport.pieces(join_path("runs", run_id, "artifacts", name), params):
+            yield piece
+
+    async def read_log(
+        self,
+        run_id: str,
+        step: str,
+        *,
+        attempt: int | None = None,
+        offset: int = 0,
+        limit: int = LOG_READ_BYTES_MAX,
+        tail: int | None = None,
+        late: bool = False,
+        wait: float = 0.0,
+    ) -> JobLog:
+        """Bytes of the log of a job from `offset`, at most `limit`; or its last `tail` lines. Without an `attempt`, of the newest one.
+        With `late`, also what arrived after the end of the lease. If there is nothing yet, wait up to `wait` seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait
+        while True:
+            left = max(min(until - loop.time(), WAIT_SECONDS), 0)
+            params = {
+                "attempt": attempt,
+                "offset": offset,
+                "limit": limit,
+                "tail": tail,
+                "late": str(late).lower(),
+                "wait": round(left, 3),
+            }
+            answer = await self._transport.ask(
+                "GET", join_path("runs", run_id, "steps", step, "log"), params=params
+            )
+            found = _read_log(step, answer.headers.get("tenure-log", ""), answer.content)
+            if found.data or found.ended or loop.time() >= until:
+                return found
+
+    async def tests(self, run_id: str, step: str | None = None) -> _List[StepTests]:
+        """The test reports of the run's jobs, or of one job, by step and attempt."""
+        path = ("runs", run_id, "tests") if step is None else ("runs", run_id, "steps", step, "tests")
+        return await self._transport.pages(join_path(*path), StepTests)
 
     async def cancel(self, run_id: str, *, reason: str = "RUN_CANCELED", actor: str | None = None) -> str:
         """Request cancellation. Returns the run's status."""
@@ -200,3 +262,23 @@ class RemoteRuns(RemoteGroup):
         raise TenureError(
             "INVALID_INPUT", f"{run_id}: a server deletes no runs by hand; use --db where its database is"
         )
+
+
+def _read_log(step: str, place: str, data: bytes) -> JobLog:
+    """A page of a log, from the header that says which bytes these are."""
+    fields = dict(one.partition("=")[::2] for one in place.split("; "))
+    try:
+        return JobLog(
+            step=step,
+            attempt=int(fields["attempt"]),
+            offset=int(fields["offset"]),
+            size=int(fields["size"]),
+            late_size=int(fields["late"]),
+            ended=fields["ended"] == "true",
+            data=data,
+        )
+    except (KeyError, ValueError) as wrong:
+        raise TenureError(
+            "UPSTREAM_UNAVAILABLE",
+            f"the server's response does not say which bytes of the log it has: {place[:100]!r}",
+        ) from wrong

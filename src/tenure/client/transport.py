@@ -157,6 +157,21 @@ class Transport:
             async for line in answer.aiter_lines():
                 yield line
 
+    async def pieces(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
+        """The body of a response, in pieces. It is not asked for again after the first byte."""
+        given = {name: value for name, value in params.items() if value is not None}
+        async with self._http.stream("GET", path, params=given) as answer:
+            if answer.status_code >= 400:
+                await answer.aread()
+                raise _refused(answer)
+            try:
+                async for piece in answer.aiter_bytes():
+                    yield piece
+            except httpx.TransportError as fault:
+                raise TenureError(
+                    "UPSTREAM_UNAVAILABLE", f"the response of {self.server} broke off: {fault!r}"
+                ) from fault
+
 
 def _refused(answer: httpx.Response) -> TenureError:
     """The error of a response, as an engine would raise it."""

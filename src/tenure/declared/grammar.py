@@ -332,6 +332,27 @@ STEP = Variants(
     },
 )
 
+PLANNER = Record(
+    what="planner",
+    doc="In place of steps: the tool that plans each run. It gets the inputs and returns the list of the run's steps.",
+    fields=(
+        SchemaField(
+            name="uses",
+            shape=Text(
+                what="the name of a tool",
+                pattern=_DOTTED,
+                says=_DOTTED_SAYS,
+                most=150,
+                doc="A registered tool.",
+            ),
+            required=True,
+        ),
+        SchemaField(name="timeout", shape=Duration(doc="For one attempt.")),
+        SchemaField(name="retry", shape=RETRY),
+        SchemaField(name="queue", shape=_queue),
+    ),
+)
+
 WORKFLOW = Record(
     what="a workflow",
     doc="A declared workflow of Tenure.",
@@ -367,9 +388,15 @@ WORKFLOW = Record(
         SchemaField(name="defaults", shape=DEFAULTS),
         SchemaField(
             name="steps",
-            shape=ListOf(item=STEP, least=1, most=WORKFLOW_STEPS_MAX, what="a list of steps"),
-            required=True,
+            shape=ListOf(
+                item=STEP,
+                least=1,
+                most=WORKFLOW_STEPS_MAX,
+                what="a list of steps",
+                doc="Required, unless there is a planner.",
+            ),
         ),
+        SchemaField(name="planner", shape=PLANNER),
     ),
 )
 

@@ -18,6 +18,7 @@ from tenure.declared.model import (
     RetrySettings,
     WaitSettings,
     WorkflowInput,
+    WorkflowPlanner,
 )
 from tenure.declared.step_inputs import split_arguments
 from tenure.declared.validation import WorkflowValidator
@@ -43,9 +44,14 @@ def load_workflow(text: str, source: str = "<text>") -> DeclaredWorkflow:
     inputs = _inputs(data, problems)
     named = data.get("profile", DEFAULT_PROFILE if "profile" not in root.entries else None)
     profile = None if named is None else profiles.get(named)
+    if "steps" not in root.entries and "planner" not in root.entries:
+        problems.add((), "a workflow needs 'steps' or a 'planner'")
+    elif "steps" in root.entries and "planner" in root.entries:
+        problems.add(("planner",), "cannot be set in a workflow with steps: the planner returns them")
     WorkflowValidator(root, data, profile, problems).check()
     problems.raise_any()
-    steps = tuple(_step(i, variant, data.get("defaults", {})) for i, variant in enumerate(data["steps"]))
+    defaults = data.get("defaults", {})
+    steps = tuple(_step(i, variant, defaults) for i, variant in enumerate(data.get("steps", ())))
     made = DeclaredWorkflow(
         name=data["name"],
         version="",
@@ -55,11 +61,14 @@ def load_workflow(text: str, source: str = "<text>") -> DeclaredWorkflow:
         terms=RunTerms.of(data.get("budget"), data.get("compensate", False)),
         inputs=inputs,
         steps=steps,
+        planner=_planner(data["planner"], defaults) if "planner" in data else None,
     )
     # Sorted by key and normalized: neither the order of keys nor `5m` instead of `300s` changes the digest.
     defined = {name: value for name, value in msgspec.structs.asdict(made).items() if name != "text"}
     if made.terms == NO_TERMS:
         del defined["terms"]  # so that a file without terms keeps its digest
+    if made.planner is None:
+        del defined["planner"]  # likewise
     digest = hashlib.sha256(canonical(msgspec.to_builtins(defined))).hexdigest()
     return msgspec.structs.replace(
         made, digest=digest, version=data.get("version", digest[:VERSION_DIGITS]), source=source, text=text
@@ -85,6 +94,15 @@ def _inputs(data: dict[str, Any], problems: FileProblems) -> dict[str, WorkflowI
         for key, problem in declared.own_problems():
             problems.add(("inputs", name, key), problem)
     return made
+
+
+def _planner(values: dict[str, Any], defaults: dict[str, Any]) -> WorkflowPlanner:
+    return WorkflowPlanner(
+        tool=values["uses"],
+        queue=values.get("queue", defaults.get("queue", "default")),
+        timeout_seconds=values.get("timeout", defaults.get("timeout")),
+        retry=RetrySettings.merge(values.get("retry"), defaults.get("retry")),
+    )
 
 
 def _step(index: int, variant: VariantValue, defaults: dict[str, Any]) -> DeclaredStep:

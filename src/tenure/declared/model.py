@@ -152,6 +152,15 @@ class DeclaredStep(msgspec.Struct, frozen=True, kw_only=True):
     wait: WaitSettings | None = None
 
 
+class WorkflowPlanner(msgspec.Struct, frozen=True, kw_only=True):
+    """The tool that plans each run of a workflow."""
+
+    tool: str
+    queue: str = "default"
+    timeout_seconds: float | None = None
+    retry: RetrySettings = RetrySettings()
+
+
 class DeclaredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: str
@@ -162,6 +171,8 @@ class DeclaredWorkflow(msgspec.Struct, frozen=True, kw_only=True):
     terms: RunTerms
     inputs: dict[str, WorkflowInput]
     steps: tuple[DeclaredStep, ...]
+    planner: WorkflowPlanner | None = None
+    """If there is one, the workflow has no steps of its own."""
     source: str = "<text>"
     text: str = ""
 

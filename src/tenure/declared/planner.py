@@ -7,6 +7,7 @@ Laws:
 2. A step whose condition is already known to be false keeps its name and position, and is skipped when it is due.
 3. A step's input never looks like a reference: an input that begins with a reserved key is refused.
 4. The text of a question is a payload, which can be erased; the history of a gate contains only its action.
+5. A run of a workflow with a planner has a plan step, which gets the bound inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from tenure.declared.model import (
     ApprovalQuestion,
     DeclaredStep,
     DeclaredWorkflow,
+    RetrySettings,
     WaitSettings,
+    WorkflowPlanner,
     required_capability,
     step_tool,
 )
@@ -31,7 +34,7 @@ from tenure.expressions import templates
 from tenure.expressions.expression import shared_budget
 from tenure.expressions.templates import TemplatePlace, format_value, parse_condition
 from tenure.kernel import capability as cap
-from tenure.kernel.commands import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec
+from tenure.kernel.commands import ApprovalSpec, BackoffSpec, StepSpec, WaitSpec, build_plan_step
 from tenure.limits import LABEL_CHARS_MAX, NAME_CHARS_MAX
 
 NO_EVENT_SECONDS = 1.0
@@ -46,6 +49,8 @@ def build_plan(
     trigger: Mapping[str, Any] | None = None,
 ) -> tuple[StepSpec, ...]:
     scope: dict[str, Any] = {"inputs": declared.bind(inputs)}
+    if declared.planner is not None:
+        return (_plan_step(declared.planner, scope["inputs"]),)
     if run is not None:
         scope["run"] = run
     if trigger is not None:
@@ -54,6 +59,24 @@ def build_plan(
         return tuple(
             _gate(step, scope) if step.kind in GATES else _work(step, scope) for step in declared.steps
         )
+
+
+def _plan_step(planner: WorkflowPlanner, inputs: Mapping[str, Any]) -> StepSpec:
+    return msgspec.structs.replace(
+        build_plan_step(
+            planner.tool,
+            queue=cap.capability(planner.queue, cap.tool(planner.tool)),
+            input=msgspec.json.encode(inputs),
+            timeout_seconds=planner.timeout_seconds,
+            retries=planner.retry.max,
+        ),
+        backoff=_backoff(planner.retry),
+    )
+
+
+def _backoff(retry: RetrySettings) -> BackoffSpec | None:
+    jitter = () if retry.jitter is None else (retry.jitter,)
+    return None if retry.backoff is None else BackoffSpec(retry.backoff, *jitter)
 
 
 def _work(step: DeclaredStep, scope: Mapping[str, Any]) -> StepSpec:
@@ -92,16 +115,14 @@ def _work(step: DeclaredStep, scope: Mapping[str, Any]) -> StepSpec:
 
 
 def _spec(step: DeclaredStep, **how: Any) -> StepSpec:
-    retry = step.retry
-    jitter = () if retry.jitter is None else (retry.jitter,)
     return StepSpec(
         name=step.id,
         tool=step_tool(step.kind, step.target),
         needs=step.needs,
         required=step.required,
         queue=cap.capability(step.queue, required_capability(step.kind, step.target)),
-        retries=retry.max,
-        backoff=None if retry.backoff is None else BackoffSpec(retry.backoff, *jitter),
+        retries=step.retry.max,
+        backoff=_backoff(step.retry),
         timeout_seconds=step.timeout_seconds,
         condition=step.condition,
         **how,

@@ -1,4 +1,4 @@
-"""Resolves the inputs of steps that are due from their templates (`Orchestrator.resolver`).
+"""Resolves steps that are due: their inputs from their templates, and earlier results (`Orchestrator.resolver`).
 
 Laws:
 1. A template reads only values that no longer change: the run's input and the outputs of steps that have ended. So no lock is
@@ -7,6 +7,7 @@ Laws:
    evaluated fails only its own step.
 3. If a value cannot be read now (the database or the artifact store does not answer), the step does not fail: the error is raised,
    and the caller tries again.
+4. An earlier result is looked for (`tenure.reads.reuse`) before the first attempt of a step whose condition is not false.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tenure.kernel.commands import Resolution
 from tenure.kernel.run_rows import PayloadRow, RunRow, RunSpecRow, StepRow
 from tenure.limits import EXPRESSION_VALUE_BYTES_MAX, PAYLOAD_BYTES_MAX
 from tenure.logs import get_logger
+from tenure.reads.reuse import describe_needed, find_result, read_terms, reuse_key
 from tenure.store.port import Store
 
 log = get_logger(__name__)
@@ -61,20 +63,43 @@ class StepResolver:
         steps = {step.idx: step for step in rows if step.resolution == "due"}
         if not runs or not steps:
             return ()
+        plain = [
+            Resolution(idx=idx, n=n) for idx, n in wanted if idx in steps and steps[idx].template_ref is None
+        ]
         due = [
             _DueStep(idx, n, steps[idx].name, templates.get((run_id, steps[idx].template_ref or 0)))
             for idx, n in wanted
-            if idx in steps
+            if idx in steps and steps[idx].template_ref is not None
         ]
+        made = [*plain, *(await self._resolve_templates(runs[0], due) if due else ())]
+        return tuple([await self._with_result(runs[0], steps[one.idx], one) for one in made])
+
+    async def _resolve_templates(self, run: RunRow, due: list[_DueStep]) -> list[Resolution]:
+        run_id = run.id
         refers = await self._in_thread(_references, due)
         try:
-            scope, first = await self._scope(runs[0], refers)
+            scope, first = await self._scope(run, refers)
         except TenureError as fault:
             if fault.retryable:
                 raise
-            return tuple(_failed(one, fault) for one in due)
+            return [_failed(one, fault) for one in due]
         ready = await self._in_thread(_prepare_all, run_id, due, scope, first)
-        return tuple([await self._resolution(run_id, *pair) for pair in zip(due, ready, strict=True)])
+        return [await self._resolution(run_id, *pair) for pair in zip(due, ready, strict=True)]
+
+    async def _with_result(self, run: RunRow, step: StepRow, made: Resolution) -> Resolution:
+        """The resolution with the key of the step's result and, if there is one, an earlier result (law 4)."""
+        terms = read_terms(step)
+        if terms is None or step.attempt or made.skipped or made.code:
+            return made
+        needed = await describe_needed(self._store, run.id, terms.needs)
+        if needed is None:
+            return made
+        keys = [reuse_key(terms, scope, needed) for scope in (terms.scope, *terms.also)]
+        made = msgspec.structs.replace(made, reuse_key=keys[0])
+        found = await find_result(self._store, self._artifacts, run.tenant, keys)
+        if found is None:
+            return made
+        return msgspec.structs.replace(made, reused=(found.run_id, found.step), output=found.output)
 
     async def _in_thread(self, work: Callable[..., T], *given: Any) -> T:
         if not self._threads:

@@ -48,7 +48,7 @@ TEMPLATES: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 
 SHELLS = frozenset({"sh", "ash", "bash", "dash", "ksh", "zsh"})
 _NO_NODE = YamlNode(kind="map", mark=TextPosition(1, 1))
-_NO_EXPRESSIONS = 'a shell command cannot contain expressions; put the value into env and use "$NAME"'
+NO_EXPRESSIONS = 'a shell command cannot contain expressions; put the value into env and use "$NAME"'
 
 
 class NeedsGraph:
@@ -232,7 +232,7 @@ class WorkflowValidator:
             if not isinstance(command, str):
                 self.problems.add((*path, "run"), "with shell: true the command must be a single string")
             elif templates.OPEN in command:
-                self.problems.add((*path, "run"), _NO_EXPRESSIONS)
+                self.problems.add((*path, "run"), NO_EXPRESSIONS)
             return
         try:
             words = split_arguments(command)
@@ -241,10 +241,10 @@ class WorkflowValidator:
             return
         if not words or not words[0]:
             self.problems.add((*path, "run"), "a command needs a program to start")
-        if script := _script(words):
+        if script := find_script(words):
             at: Path = (*path, "run") if isinstance(command, str) else (*path, "run", script)
             if templates.OPEN in words[script]:
-                self.problems.add(at, _NO_EXPRESSIONS)
+                self.problems.add(at, NO_EXPRESSIONS)
 
     def _check_work(self, step: VariantValue) -> None:
         values, path = step.values, step.path
@@ -284,7 +284,7 @@ def _index(step: VariantValue) -> int:
     return at if isinstance(at, int) else 0
 
 
-def _script(words: tuple[str, ...]) -> int:
+def find_script(words: tuple[str, ...]) -> int:
     """The position of the script if the command is a shell with `-c`, else 0."""
     if len(words) < 3 or words[0].rpartition("/")[2] not in SHELLS:
         return 0

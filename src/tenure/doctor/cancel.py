@@ -131,7 +131,7 @@ def within_limits(view: CheckedRun) -> Iterator[Finding]:
                 yield "run_spec", f"{name} has {size} bytes; the limit is {limits.METADATA_BYTES_MAX}"
     bundle = view.bundle
     for what, rows, most in (
-        ("steps", len(bundle.steps), limits.STEPS_PER_RUN_MAX),
+        ("steps", len(view.counted), limits.STEPS_PER_RUN_MAX),
         ("checkpoints", len(bundle.checkpoints), limits.CHECKPOINTS_PER_RUN_MAX),
         ("open waits", view.run.waits_open, limits.OPEN_WAITS_PER_RUN_MAX),
         ("buffered events", view.run.inbox_buffered, limits.EVENTS_BUFFERED_PER_RUN_MAX),

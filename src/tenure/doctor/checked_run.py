@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tenure.kernel.act_rows import CostLineRow, ReceiptRow, RunSpendRow, VerdictRow
+from tenure.kernel.ci_rows import LogChunkRow, UploadPartRow
 from tenure.kernel.governance_rows import EvidenceRow
 from tenure.kernel.run_rows import (
     ApprovalRow,
@@ -29,6 +30,8 @@ from tenure.kernel.server_rows import ArtifactRow
 
 RUN_QUERIES = {
     "artifacts": "artifact_rows_of",
+    "upload_parts": "upload_part_rows_of",
+    "log_chunks": "log_chunk_rows_of",
     "steps": "steps_of",
     "attempts": "attempts_of",
     "checkpoints": "checkpoints_of",
@@ -46,7 +49,7 @@ RUN_QUERIES = {
     "evidence": "evidence_of",
 }
 """Field of a RunDump -> the query of its rows, in the order of reading. Heartbeats change expiries without a new version of the run, and
-expiries only grow. So attempts are read after artifacts and steps."""
+expiries only grow. So attempts are read after artifacts, log chunks and steps."""
 
 
 class RunDump(msgspec.Struct, kw_only=True):
@@ -70,6 +73,8 @@ class RunDump(msgspec.Struct, kw_only=True):
     """At most one."""
     cost_lines: list[CostLineRow] = []
     artifacts: list[ArtifactRow] = []
+    upload_parts: list[UploadPartRow] = []
+    log_chunks: list[LogChunkRow] = []
     evidence: list[EvidenceRow] = []
     """Its sealed parts. They outlive the run."""
 
@@ -126,8 +131,10 @@ class CheckedRun:
         "bodies",
         "bundle",
         "canceled_seq",
+        "counted",
         "ended_seq",
         "now",
+        "planner",
         "run",
         "settled",
         "settled_acts",
@@ -145,6 +152,9 @@ class CheckedRun:
         self.run = bundle.run
         self.spec = bundle.spec
         self.steps: dict[int, StepRow] = {step.idx: step for step in bundle.steps}
+        self.planner = next((step for step in bundle.steps if step.kind == "plan"), None)
+        """The plan step, if there is one. It does not count as a step of the run."""
+        self.counted = [step for step in bundle.steps if step.kind != "plan"]
         self.attempts: dict[int, list[AttemptRow]] = {}
         for attempt in bundle.attempts:
             self.attempts.setdefault(attempt.idx, []).append(attempt)

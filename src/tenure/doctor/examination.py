@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tenure.artifacts import ArtifactStore
+from tenure import ids
+from tenure.artifacts import ArtifactStore, body_path
 from tenure.doctor import INVARIANTS, DatabaseSummary, RunDump, Violation, check_database, check_run
 from tenure.doctor.checked_run import RUN_QUERIES
 from tenure.doctor.database_checks import LeaseCount, RatedStart, WriteCount
@@ -25,6 +26,7 @@ from tenure.doctor.ledger_check import find_broken_ledgers
 from tenure.doctor.tenant_checks import find_broken_chains, find_inline_secrets
 from tenure.errors import TenureError
 from tenure.kernel.act_rows import KEY_HOLDING_RECEIPT
+from tenure.kernel.artifact_rules import log_chunk_path, part_path, upload_folder
 from tenure.kernel.run_rows import RunRow, RunSpecRow
 from tenure.store.port import QueryReader
 
@@ -36,7 +38,9 @@ LOAD_TRIES_MAX = 50
 TRY_AGAIN_SECONDS = 0.02
 VIOLATIONS_KEPT_MAX = 1_000
 NO_CHECKPOINT = "whether the whole database was replaced, or restored from an old backup: use `tenure ledger check --checkpoint FILE`"
-NO_ARTIFACTS = "the contents of large payloads and uploaded artifacts: only their references are compared"
+NO_ARTIFACTS = (
+    "the contents of large payloads, logs and uploaded artifacts: only references and sizes are compared"
+)
 
 
 class DoctorReport(msgspec.Struct, kw_only=True):
@@ -54,7 +58,7 @@ class DoctorReport(msgspec.Struct, kw_only=True):
     erased: int = 0
     """How many payloads were erased, so that their digests could not be compared."""
     unreached: int = 0
-    """How many parts of evidence could not be read from the artifact store."""
+    """How many parts of evidence, and folders of runs, could not be read from the artifact store."""
     only_rows: bool = False
     """Whether no artifact store was given, so that its files were not checked."""
 
@@ -68,7 +72,7 @@ class DoctorReport(msgspec.Struct, kw_only=True):
             ),
             (
                 self.unreached,
-                f"{self.unreached} parts of evidence: the artifacts cannot be reached from here",
+                f"{self.unreached} parts of evidence or folders of files: the artifacts cannot be reached from here",
             ),
             (
                 self.erased,
@@ -131,7 +135,7 @@ async def examine_database(
     """Examine each run, and then all runs together.
 
     `on_progress` is called with the number of examined runs and the number of all runs. Runs that began before `rates_since` count against
-    no rate, for a database whose caps have changed since. With `artifacts`, the bundles in that store are compared with their rows.
+    no rate, for a database whose caps have changed since. With `artifacts`, the bundles and files in that store are compared with their rows.
     """
     report = DoctorReport(settled=settled, only_rows=artifacts is None)
     now: int = (await store.read("now"))[0].now_us
@@ -156,6 +160,7 @@ async def examine_database(
             report.erased += missing_payloads(bundle)
             if artifacts is not None:
                 report.add(await _lost_evidence(artifacts, bundle, report))
+                report.add(await _lost_files(artifacts, bundle, now, report))
             run = bundle.run
             if run.rated and run.admitted_at is not None and run.admitted_at >= (rates_since or 0):
                 starts.append(RatedStart(run.admitted_at, run.id, run.tenant, run.workflow))
@@ -182,6 +187,49 @@ async def _lost_evidence(artifacts: ArtifactStore, bundle: RunDump, report: Doct
             problem = "its bundle is not in the artifact store"
         found.append(Violation("I52", problem, row.run_id, f"evidence {row.no}"))
     return found
+
+
+async def _lost_files(
+    artifacts: ArtifactStore, bundle: RunDump, now: int, report: DoctorReport
+) -> list[Violation]:
+    """I56 for the files in the artifact store: each is there, and has the size that its row says."""
+    run = ids.run_text(bundle.run.id)
+    expected = {
+        log_chunk_path(run, row.idx, row.n, row.seq, row.digest): (
+            f"log chunk {row.seq} of {row.idx}/{row.n}",
+            row.size,
+        )
+        for row in bundle.log_chunks
+    }
+    for row in bundle.artifacts:
+        if row.expires_at is not None and row.expires_at <= now:
+            continue
+        place = f"artifact {row.name!r} of {row.idx}/{row.n}"
+        if not row.upload:
+            expected[body_path(run, row.digest)] = (place, row.size)
+        folder = upload_folder("artifact", run, row.upload)
+        for part in bundle.upload_parts:
+            if part.upload == row.upload:
+                expected[part_path(folder, part.no, part.digest)] = (f"part {part.no} of {place}", part.size)
+    if not expected:
+        return []
+    try:
+        sizes = await artifacts.list_sizes(f"{run}/")
+    except TenureError:
+        report.unreached += 1
+        return []
+    return [
+        Violation(
+            "I56",
+            "its file is not in the artifact store"
+            if path not in sizes
+            else f"has {size} bytes; its file in the artifact store has {sizes[path]}",
+            bundle.run.id,
+            place,
+        )
+        for path, (place, size) in expected.items()
+        if sizes.get(path) != size
+    ]
 
 
 async def _summarize(

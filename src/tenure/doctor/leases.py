@@ -1,4 +1,4 @@
-"""Leases: I22 to I30, and artifacts: I56.
+"""Leases: I22 to I30, and artifacts and logs: I56.
 
 Heartbeats write no events. Their changes are only in the attempt's row, and are checked there.
 """
@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from tenure.doctor.checked_run import Body, CheckedRun, describe
 from tenure.doctor.invariants import Finding, checks
 from tenure.doctor.runs import CLAIMS
+from tenure.kernel.ci_rows import LogChunkRow
 from tenure.kernel.machines import LEASED_STEP, LIVE_LEASE
-from tenure.kernel.run_rows import EventRow
+from tenure.kernel.run_rows import AttemptRow, EventRow
+from tenure.kernel.server_rows import ArtifactRow
 
 SWEEP_BOUND_US = 30_000_000
 """In a system that has settled, everything due is done within this time."""
@@ -27,7 +29,8 @@ _COMPLETES = {
     "complete": ("complete",),
     "complete_waiting": ("complete",),
     # An act that is denied, frozen, over a cap or rejected fails its step immediately.
-    "fail": ("fail", "suspend", "propose_act", "intend_act", "repeat_act"),
+    # So does an invalid plan, which its plan step completes with.
+    "fail": ("fail", "suspend", "propose_act", "intend_act", "repeat_act", "complete"),
     "fail_retry": ("fail",),
     "late_result": ("complete", "fail"),
 }
@@ -78,28 +81,72 @@ def fence_grows(view: CheckedRun) -> Iterator[Finding]:
 def artifacts_in_time_are_older_than_the_end_of_their_lease(view: CheckedRun) -> Iterator[Finding]:
     """An artifact was recorded before the event that ended its lease. A late artifact was recorded after that event or after the
     lease's expiry. Both were recorded by the worker that held the lease."""
-    ended = {
-        (taken.idx, taken.n): taken.seq
-        for taken in view.taken
-        for machine, _, after, _ in taken.edges
-        if machine == "lease" and after not in LIVE_LEASE
-    }
+    ended = _lease_ends(view)
     attempts = {(row.idx, row.n): row for row in view.bundle.attempts}
+    sizes: dict[str, int] = {}
+    for part in view.bundle.upload_parts:
+        sizes[part.upload] = sizes.get(part.upload, 0) + part.size
     for row in view.bundle.artifacts:
         place, attempt = f"artifact {row.name!r} of {row.idx}/{row.n}", attempts.get((row.idx, row.n))
         if attempt is None or row.idx not in view.steps:
             yield place, "belongs to no attempt"
             continue
-        end = ended.get((row.idx, row.n))
-        over = (end is not None and end <= row.events) or row.at >= attempt.expires_at
-        if over and not row.late:
-            yield place, "was recorded after its lease had ended, and is not marked late"
-        if row.late and not over:
-            yield place, "is marked late, but its lease was live"
+        if (problem := _lateness_problem(row, attempt, ended)) is not None:
+            yield place, problem
+        expired = row.expires_at is not None and (view.now is None or row.expires_at <= view.now)
+        if row.upload and not expired and sizes.get(row.upload, 0) != row.size:
+            yield place, f"has {row.size} bytes; its parts have {sizes.get(row.upload, 0)}"
         if row.worker != attempt.owner:
             yield place, f"was uploaded by {row.worker!r}; the lease was held by {attempt.owner!r}"
         if row.tenant != view.run.tenant or row.step != view.steps[row.idx].name:
             yield place, "names another tenant or step than its run"
+
+
+def _lease_ends(view: CheckedRun) -> dict[tuple[int | None, int], int]:
+    """Attempt -> the event that ended its lease."""
+    return {
+        (taken.idx, taken.n): taken.seq
+        for taken in view.taken
+        for machine, _, after, _ in taken.edges
+        if machine == "lease" and after not in LIVE_LEASE
+    }
+
+
+def _lateness_problem(
+    row: ArtifactRow | LogChunkRow, attempt: AttemptRow, ended: dict[tuple[int | None, int], int]
+) -> str | None:
+    end = ended.get((row.idx, row.n))
+    over = (end is not None and end <= row.events) or row.at >= attempt.expires_at
+    if over and not row.late:
+        return "was recorded after its lease had ended, and is not marked late"
+    if row.late and not over:
+        return "is marked late, but its lease was live"
+    return None
+
+
+@checks("I56")
+def chunks_of_logs_follow_each_other(view: CheckedRun) -> Iterator[Finding]:
+    """The chunks of an attempt's log are numbered from 1 and have no gap. Late ones follow those that came in time."""
+    if not view.bundle.log_chunks:
+        return
+    ended = _lease_ends(view)
+    attempts = {(row.idx, row.n): row for row in view.bundle.attempts}
+    before: LogChunkRow | None = None
+    for row in view.bundle.log_chunks:
+        place, attempt = f"log chunk {row.seq} of {row.idx}/{row.n}", attempts.get((row.idx, row.n))
+        if attempt is None:
+            yield place, "belongs to no attempt"
+            continue
+        if before is not None and (before.idx, before.n) != (row.idx, row.n):
+            before = None
+        seq, byte = (1, 0) if before is None else (before.seq + 1, before.first_byte + before.size)
+        if (row.seq, row.first_byte) != (seq, byte):
+            yield place, f"begins at byte {row.first_byte}; chunk {seq} at byte {byte} was expected"
+        if before is not None and before.late and not row.late:
+            yield place, "is not marked late, but the chunk before it is"
+        if (problem := _lateness_problem(row, attempt, ended)) is not None:
+            yield place, problem
+        before = row
 
 
 @checks("I23")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tenure.doctor.checked_run import CheckedRun, describe
 from tenure.doctor.invariants import Finding, checks
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.run_rows import CLOSED_RUN, CLOSED_STEP, CheckpointRow, StepRow
+from tenure.kernel.run_rows import CLOSED_RUN, CLOSED_STEP, PLAN_IDX, CheckpointRow, StepRow
 from tenure.kernel.status import STATE_COUNTERS, derive_status
 
 CLAIMS = frozenset({"claim", "claim_and_ack"})
@@ -32,16 +32,16 @@ def _count(view: CheckedRun) -> dict[str, int]:
     """The run's counters, counted from its rows."""
     bundle = view.bundle
     counts = dict.fromkeys(STATE_COUNTERS.values(), 0) | {
-        "steps_total": len(bundle.steps),
-        "steps_open": sum(step.state not in CLOSED_STEP for step in bundle.steps),
-        "steps_bad": sum(map(_is_bad, bundle.steps)),
+        "steps_total": len(view.counted),
+        "steps_open": sum(step.state not in CLOSED_STEP for step in view.counted),
+        "steps_bad": sum(map(_is_bad, view.counted)),
         "checkpoints": len(bundle.checkpoints),
         "waits_open": sum(wait.state == "open" for wait in bundle.waits),
         "inbox_total": len(bundle.inbox),
         "inbox_buffered": sum(row.wait_no is None for row in bundle.inbox),
         "children_open": sum(child.state == "open" for child in bundle.children),
     }
-    for step in bundle.steps:
+    for step in view.counted:
         if step.state in STATE_COUNTERS:
             counts[STATE_COUNTERS[step.state]] += 1
     return counts
@@ -55,9 +55,8 @@ def status_is_derived(view: CheckedRun) -> Iterator[Finding]:
         setattr(counted, name, count)
         if getattr(run, name) != count:
             yield "run", f"{name} is {getattr(run, name)}, but the count is {count}"
+    yield from _planner_problems(view)
     if not run.planned:
-        if run.status not in ("created", "planning", "failed", "canceled"):
-            yield "run", f"is {run.status} without a plan"
         return
     late = run.status == "timed_out"
     if late and (run.deadline_at is None or run.finished_at is None or run.deadline_at > run.finished_at):
@@ -65,6 +64,30 @@ def status_is_derived(view: CheckedRun) -> Iterator[Finding]:
     status = derive_status(counted, past_deadline=late)
     if status != run.status:
         yield "run", f"is {run.status}, but its steps make it {status}"
+
+
+def _planner_problems(view: CheckedRun) -> Iterator[Finding]:
+    """A run without a plan has a plan step, from which its status follows. A run with a plan has none, or one that succeeded."""
+    run, planner = view.run, view.planner
+    if planner is None:
+        if not run.planned:
+            yield "run", f"is {run.status} and has neither a plan nor a plan step"
+        return
+    if planner.idx != PLAN_IDX:
+        yield describe(planner), f"is a plan step with the index {planner.idx}"
+    if sum(step.kind == "plan" for step in view.bundle.steps) > 1:
+        yield describe(planner), "is not the only plan step"
+    if planner.dependents or planner.recorded or any(w.idx == planner.idx for w in view.bundle.waits):
+        yield describe(planner), "is a plan step, but other rows depend on it"
+    if run.planned or planner.state == "succeeded":
+        if not run.planned or planner.state != "succeeded":
+            yield describe(planner), f"is {planner.state}; the run has {'a' if run.planned else 'no'} plan"
+        return
+    ended = "failed" if run.cancel_at is None else "canceled"
+    still = "planning" if run.cancel_at is None else "canceling"
+    status = ended if planner.state in CLOSED_STEP else still
+    if status != run.status:
+        yield "run", f"is {run.status}, but its plan step makes it {status}"
 
 
 @checks("I9")
@@ -94,7 +117,7 @@ def _is_unsafe(row: CheckpointRow) -> bool:
 def success_is_whole(view: CheckedRun) -> Iterator[Finding]:
     """A run has succeeded exactly if every step is closed and all required ones succeeded."""
     run = view.run
-    unfinished = [step for step in view.bundle.steps if step.state not in CLOSED_STEP or _is_bad(step)]
+    unfinished = [step for step in view.counted if step.state not in CLOSED_STEP or _is_bad(step)]
     if run.status == "succeeded":
         for step in unfinished:
             required = "required and " if step.state in CLOSED_STEP else ""
@@ -110,7 +133,7 @@ def success_is_whole(view: CheckedRun) -> Iterator[Finding]:
 @checks("I12")
 def failure_has_a_cause(view: CheckedRun) -> Iterator[Finding]:
     """A failed run had no plan, or one of its required steps ended without success."""
-    if view.run.status == "failed" and view.run.planned and not any(map(_is_bad, view.bundle.steps)):
+    if view.run.status == "failed" and view.run.planned and not any(map(_is_bad, view.counted)):
         yield "run", "failed, but no required step did"
 
 
@@ -315,7 +338,7 @@ def completed_only_grows(view: CheckedRun) -> Iterator[Finding]:
         if done < last:
             yield f"event {event.seq}", f"steps_done goes from {last} to {done}"
         last = done
-    counted = sum(s.state == "succeeded" and s.kind != "body" for s in view.bundle.steps)
+    counted = sum(s.state == "succeeded" and s.kind != "body" for s in view.counted)
     counted += sum(row.state == "done" for row in view.bundle.checkpoints)
     if view.run.steps_done != counted:
         yield "run", f"steps_done is {view.run.steps_done}, but the count is {counted}"
@@ -330,6 +353,6 @@ def optional_steps_fail_alone(view: CheckedRun) -> Iterator[Finding]:
             yield f"event {event.seq}", f"the run fails because of step {failed}, which is optional"
     run = view.run
     if run.status == "failed" and run.planned:
-        bad = [s for s in view.bundle.steps if s.state in CLOSED_STEP and s.state != "succeeded"]
+        bad = [s for s in view.counted if s.state in CLOSED_STEP and s.state != "succeeded"]
         if bad and not any(step.required for step in bad):
             yield describe(bad[0]), "is optional, but nothing else can have failed the run"

@@ -37,7 +37,7 @@ from tenure.kernel.state_machine import Machine
 _OUTCOMES = {"approved", "rejected", "received", "elapsed", "finished", "expired", "resumed", "child_failed"}
 _KNOWN_VALUES: tuple[tuple[str, str, frozenset[str | None]], ...] = (
     ("steps", "state", frozenset(STEP.states)),
-    ("steps", "kind", frozenset({"work", "body", "approval", "wait"})),
+    ("steps", "kind", frozenset({"work", "body", "approval", "wait", "plan"})),
     ("attempts", "state", frozenset(ATTEMPT.states)),
     ("attempts", "lease", frozenset(LEASE.states)),
     ("checkpoints", "state", frozenset({"started", "done", "failed"})),

@@ -8,7 +8,7 @@ from tenure.doctor.acts import involved_in
 from tenure.doctor.checked_run import CheckedRun, describe
 from tenure.doctor.invariants import Finding, checks
 from tenure.kernel.machines import LEASED_STEP
-from tenure.kernel.run_rows import CONDITION_FALSE, QUESTIONS
+from tenure.kernel.run_rows import CONDITION_FALSE, QUESTIONS, REUSED
 from tenure.kernel.separation_of_duties import MORE_PEOPLE
 
 GATES = ("approval", "wait")
@@ -144,8 +144,29 @@ def what_is_skipped_was_never_leased(view: CheckedRun) -> Iterator[Finding]:
             yield describe(step), f"must be skipped, but it is {step.state}: {step.reason}"
         elif step.resolution == "due" and (step.claimable or step.state in LEASED_STEP):
             yield describe(step), f"is {step.state}, but its input is not resolved"
-        elif step.state == "succeeded" and not leased and not skipped and step.kind not in GATES:
+        elif (
+            step.state == "succeeded"
+            and not leased
+            and not skipped
+            and step.reused_run is None
+            and step.kind not in GATES
+        ):
             yield describe(step), f"succeeded without an attempt: {step.reason}"
+
+
+@checks("I61")
+def a_reused_step_never_ran(view: CheckedRun) -> Iterator[Finding]:
+    """A step with the result of an earlier step has no attempt, and names that step. No other step does."""
+    for step in view.bundle.steps:
+        linked = step.reused_run is not None and step.reused_step is not None
+        if (step.reason == REUSED) != linked or (step.reused_run is None) != (step.reused_step is None):
+            yield describe(step), f"its reason is {step.reason}, and it names {step.reused_run}"
+        if linked and (step.state != "succeeded" or step.attempt or step.idx in view.attempts):
+            yield describe(step), f"has an earlier result, but it is {step.state} in attempt {step.attempt}"
+        if linked and (step.reuse is None or step.reuse_key is None):
+            yield describe(step), "has an earlier result that it could not have found"
+        if step.reuse is not None and step.attempt and step.resolution == "due" and step.template_ref is None:
+            yield describe(step), "looks for an earlier result although it was begun"
 
 
 @checks("I45")

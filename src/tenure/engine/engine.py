@@ -16,7 +16,7 @@ import msgspec
 
 from tenure import clock, custom_profiles, ids
 from tenure.artifacts import NO_PLACE_MESSAGE, ArtifactStore, artifact_place
-from tenure.config import choose_database, choose_patience
+from tenure.config import choose_ci_file, choose_database, choose_patience
 from tenure.declared import DeclaredWorkflow
 from tenure.declared.step_resolver import StepResolver
 from tenure.durations import parse_duration
@@ -40,6 +40,7 @@ from tenure.limits import SWEEP_SECONDS, SWEEP_TIMERS_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator import Orchestrator
 from tenure.orchestrator.feed_trimmer import FeedTrimmer
+from tenure.orchestrator.nats_queue import NatsQueue
 from tenure.orchestrator.process_watch import ProcessWatch
 from tenure.orchestrator.scheduler import Scheduler
 from tenure.orchestrator.sweeper import Sweeper
@@ -47,18 +48,21 @@ from tenure.reads.run_list import FOREVER_US
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
 from tenure.services.approvals import Approvals
 from tenure.services.catalog import Workflows
+from tenure.services.ci_runs import CiRuns
 from tenure.services.confirmations import Confirmations
 from tenure.services.costs import Costs
 from tenure.services.evidence import Evidence
+from tenure.services.file_sweeper import FileSweeper
 from tenure.services.hooks.registry import Hooks
 from tenure.services.identity.clients import Clients
 from tenure.services.identity.keys import Keys
 from tenure.services.identity.people import People
 from tenure.services.identity.principals import Principal
 from tenure.services.identity.tenants import Tenants
-from tenure.services.plans import PlanLike, encode_payload, make_plan
+from tenure.services.plans import PlanLike, Planner, encode_payload, make_plan, make_planned_later
 from tenure.services.policies import Freezes, Policies
 from tenure.services.receipts import Receipts, Undos
+from tenure.services.reports import Reports
 from tenure.services.run_creation import RunCaller, StartOptionsDict, build_command, read_options
 from tenure.services.runs import Runs
 from tenure.services.schedules import Schedules
@@ -82,7 +86,7 @@ class Engine:
 
     `url` is `sqlite:PATH`, a path, or a postgresql:// DSN. The everyday calls are methods of the engine; the others are in
     groups: `runs`, `approvals`, `receipts`, `schedules`, `workflows`, `costs`, `evidence`, `undos`, `policies`,
-    `freezes`, `hooks`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
+    `freezes`, `hooks`, `ci`, `reports`, `confirmations`, `people`, `clients`, `keys`, `tenants`.
     """
 
     def __init__(
@@ -101,14 +105,17 @@ class Engine:
         connectors: Connectors | Iterable[Connector] | str | Path | None = None,
         policy: str | Path | None = None,
         listen_url: str | None = None,
+        queue: str | None = None,
         wait_for_database: str | float | timedelta = 0,
         publish: str | None = None,
+        ci: str | Path | None = None,
     ) -> None:
         """`only_reads`: send no command and sweep nothing; the database may be read-only. `evidence`: seal runs that end,
         signed if there is a `signing_key` (a reference, see `proof.signatures`). `policy`: a file, or its text, that
         becomes the active policy of a tenant without people. `listen_url`: where to listen for wake-ups if `url` is behind
-        a pooler (default: TENURE_LISTEN_DB). `wait_for_database`: how long PostgreSQL may be away at the start. `publish`: a
-        folder or s3://bucket/prefix for the documents of agent runs.
+        a pooler (default: TENURE_LISTEN_DB). `queue`: the address of NATS, whose messages wake claims. `wait_for_database`: how
+        long PostgreSQL may be away at the start. `publish`: a folder or s3://bucket/prefix for the documents of agent runs.
+        `ci`: a file with the repositories of CI.
         """
         custom_profiles.load_custom_profiles()
         self.url = _address(url)
@@ -117,6 +124,7 @@ class Engine:
             lambda: choose_connectors(connectors),
             only_reads=only_reads,
             seals=evidence or signing_key is not None,
+            ci_file=choose_ci_file(None if ci is None else str(ci)),
         )
         self.scope = Scope(self.runtime, tenant, workspace, actor)
         self.sealer: SealerTask | None = None
@@ -126,6 +134,7 @@ class Engine:
         self._sweep = sweep
         self._sweep_seconds = sweep_seconds
         self._listen_url = listen_url
+        self._queue_url = queue
         self._wait_seconds = parse_duration(wait_for_database)
         self._signing_key = signing_key
         self._policy = policy
@@ -152,12 +161,15 @@ class Engine:
                 orchestrator = Orchestrator(store, command_seconds=choose_patience())
                 orchestrator.resolver = StepResolver(store, runtime.artifacts)
                 await stack.enter_async_context(orchestrator)
+                if self._queue_url is not None:
+                    orchestrator.external_queue = await stack.enter_async_context(NatsQueue(self._queue_url))
                 self.sweeper = Sweeper(orchestrator, seconds=self._sweep_seconds)
                 if self._sweep:
                     await stack.enter_async_context(self.sweeper)
                     await stack.enter_async_context(ProcessWatch(orchestrator))
                     await stack.enter_async_context(Scheduler(orchestrator))
                     await stack.enter_async_context(FeedTrimmer(store))
+                    await stack.enter_async_context(FileSweeper(store, runtime.artifacts))
                     if runtime.seals:
                         if not runtime.artifacts.is_configured:
                             raise TenureError("INVALID_INPUT", NO_PLACE_MESSAGE)
@@ -257,6 +269,14 @@ class Engine:
     @cached_property
     def hooks(self) -> Hooks:
         return Hooks(self.scope)
+
+    @cached_property
+    def ci(self) -> CiRuns:
+        return CiRuns(self.scope)
+
+    @cached_property
+    def reports(self) -> Reports:
+        return Reports(self.scope)
 
     @cached_property
     def confirmations(self) -> Confirmations:
@@ -363,15 +383,19 @@ class Engine:
     async def create(
         self,
         workflow: str,
-        plan: PlanLike | None,
+        plan: PlanLike | None = None,
         *,
+        planner: Planner | Mapping[str, Any] | None = None,
         input: Any = None,  # noqa: A002 - the word users know it by
         profile: str = c.DEFAULT_PROFILE,
         code_version: str = "1",
         **options: Unpack[StartOptionsDict],
     ) -> str:
-        """Start a run of a plan of steps, with the options of `StartOptionsDict`. Returns its id. Without a plan the run waits
-        for `runs.plan_ready` or `runs.plan_failed`. With a `key`, the same request again returns the same run."""
+        """Start a run of a plan of steps, with the options of `StartOptionsDict`. Returns its id. In place of a plan, a `planner`
+        names the tool whose result is the plan, as in `{"tool": "plan_release"}`. With a `key`, the same request again returns
+        the same run."""
+        if (plan is None) == (planner is None):
+            raise TenureError("INVALID_INPUT", "give either a plan or a planner")
         asked, caller = read_options(self.scope, workflow, options)
         command = build_command(
             self.scope,
@@ -379,7 +403,7 @@ class Engine:
             caller,
             version=code_version,
             profile=profile,
-            plan=None if plan is None else make_plan(plan),
+            plan=make_plan(plan or ()) if planner is None else make_planned_later(planner),
             body=encode_payload(input),
         )
         created = await self.orchestrator.create(with_request_hash(command))

@@ -43,6 +43,7 @@ async def run_worker(
     evidence: bool = False,
     signing_key: str | None = None,
     listen_url: str | None = None,
+    queue: str | None = None,
     wait_for_database: str | float = 0,
 ) -> int:
     """Be a worker, with a sweeper and a scheduler, until the process gets a signal; see the law above.
@@ -58,6 +59,7 @@ async def run_worker(
             evidence=evidence,
             signing_key=signing_key,
             listen_url=listen_url,
+            queue=queue,
             wait_for_database=wait_for_database,
         ) as engine:
             engine.log_durability_risks()

@@ -9,11 +9,17 @@ from typing import Any
 
 import msgspec
 
-from tenure.errors import governance, runs, server
+from tenure.errors import governance, pipelines, runs, sandbox, server
 from tenure.errors.spec import ErrorSpec as ErrorSpec
 
 DOCS_PREFIX = "docs/errors/"
-CODES: dict[str, ErrorSpec] = {**runs.CODES, **server.CODES, **governance.CODES}
+CODES: dict[str, ErrorSpec] = {
+    **runs.CODES,
+    **server.CODES,
+    **governance.CODES,
+    **pipelines.CODES,
+    **sandbox.CODES,
+}
 
 
 class Detail(msgspec.Struct, frozen=True):

@@ -25,7 +25,8 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "SIGNATURE_INVALID": ErrorSpec(
         401,
-        "The signature does not match the body, or its timestamp is too old or too new. Nothing was recorded.",
+        "The signature does not match the body, or its timestamp is too old or too new; or the shared secret or password is wrong. Nothing was"
+        " recorded.",
         "Check the secret on both sides, and the sender's clock.",
     ),
     "FORBIDDEN": ErrorSpec(
@@ -178,6 +179,23 @@ CODES: dict[str, ErrorSpec] = {
         "List the deliveries with `tenure hooks deliveries HOOK`.",
         at_api="GET /hooks/{id}/deliveries lists them",
     ),
+    "REPORT_NOT_FOUND": ErrorSpec(
+        404,
+        "The run has no report: it has no VCS target, or no server reports runs.",
+        "List the reports with `tenure ci reports list`. docs/vcs-reports.md says how a run gets a target.",
+        at_api="GET /reports lists them",
+    ),
+    "REPORT_NOT_RETRYABLE": ErrorSpec(
+        409,
+        "The report is finished, or a server is working on it.",
+        "Nothing to do: the VCS has accepted the final state, or a try is under way. See `tenure ci reports list`.",
+        at_api="GET /reports lists them",
+    ),
+    "VCS_SETTINGS_INVALID": ErrorSpec(
+        422,
+        "The VCS settings file is invalid. The details name each problem by line and column.",
+        "Correct the places that the details name. docs/vcs-reports.md describes the format.",
+    ),
     "WEBHOOK_NOT_FOUND": ErrorSpec(
         404,
         "There is no such subscription.",
@@ -195,6 +213,29 @@ CODES: dict[str, ErrorSpec] = {
         "The run has no such artifact.",
         "List the artifacts with `tenure runs artifacts RUN`. Use `--step NAME --attempt N` for one that was not accepted.",
         at_api="GET /runs/{id}/artifacts lists them, ?step=NAME&attempt=N choose one",
+    ),
+    "ARTIFACT_EXPIRED": ErrorSpec(
+        410,
+        "The artifact was deleted at the end of its retention.",
+        "Run the job again, or give its artifacts a longer retention.",
+    ),
+    "RANGE_NOT_SATISFIABLE": ErrorSpec(
+        416, "The file has no such range of bytes.", "Ask for a range within the size of the file."
+    ),
+    "UPLOAD_NOT_FOUND": ErrorSpec(
+        404,
+        "The lease has no such upload: it was never begun, was replaced, or was given up after the end of the lease.",
+        "Begin the upload again.",
+    ),
+    "CACHE_NOT_FOUND": ErrorSpec(
+        404,
+        "There is no cache for the key or the prefixes.",
+        "Go on without it, and save one at the end of the job.",
+    ),
+    "LOG_NOT_FOUND": ErrorSpec(
+        404,
+        "The step has no such attempt, or the attempt has no log of a job.",
+        "List the attempts with `tenure runs show RUN`. Lines of code workflows are in `tenure runs logs RUN`.",
     ),
     "ARTIFACT_AMBIGUOUS": ErrorSpec(
         409,

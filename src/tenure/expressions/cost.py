@@ -55,7 +55,9 @@ _REGEX_COMPILE, _REGEX_MATCH = 10, 2
 """Units per state: to compile a pattern, and to match one byte."""
 _REGEX_WORST = 10_000_000
 """No pattern that CEL accepts takes longer to compile: its program has at most 10 MB."""
-_DOUBLE_CHARS, _TIME_CHARS = 330, 64
+_WRITE, _WRITE_DOUBLE, _WRITE_MEMORY = 12, 50, 6
+"""Writing the canonical form of a value costs as much as this many copies; a large double is written with all of its digits."""
+_DOUBLE_CHARS, _TIME_CHARS, _DIGEST_CHARS = 330, 64, 64
 
 
 class CostExceeded(ValueError):
@@ -283,6 +285,8 @@ class _Walk:
                 return EMPTY_BOUND
             case "string" | "bytes":
                 return ValueBound(units=_TEXT, chars=max(3 * size, _DOUBLE_CHARS))
+            case "sha256":
+                return self._digested(call, given)
             case "dyn":
                 return given[0] if given else EMPTY_BOUND
             case "double":
@@ -299,6 +303,15 @@ class _Walk:
                 return EMPTY_BOUND
             case _:
                 raise CostExceeded(f"there is no function {call.name!r}")
+
+    def _digested(self, call: CallExpr, given: list[ValueBound]) -> ValueBound:
+        """Python converts the value, writes its canonical form and hashes it."""
+        if call.of is not None or len(given) != 1:
+            raise CostExceeded("sha256() takes one value: sha256(inputs.fields)")
+        part = given[0]
+        self.spend(part.weight * (_WRITE_DOUBLE if part.double else _WRITE) + part.chars // 2)
+        self.memory += part.memory * _WRITE_MEMORY
+        return ValueBound(units=_TEXT, chars=_DIGEST_CHARS)
 
     def _matched(self, call: CallExpr, given: list[ValueBound]) -> None:
         pattern = call.arguments[-1] if call.arguments else None

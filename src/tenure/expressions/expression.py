@@ -35,6 +35,7 @@ from tenure.expressions.cost import (
     bound_cost,
     bound_value,
 )
+from tenure.expressions.digests import SHA256, execute_with_digests, uses_digests
 from tenure.limits import (
     COMPREHENSIONS_MAX,
     COMPREHENSIONS_NESTED_MAX,
@@ -81,9 +82,10 @@ FUNCTIONS = frozenset(
         "getMinutes",
         "getSeconds",
         "getMilliseconds",
+        SHA256,
     ]
 )
-"""The functions of CEL. Workflow files cannot use others that a version of the library may add."""
+"""The functions of CEL, and our own. Workflow files cannot use others that a version of the library may add."""
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
 _TAIL = re.compile(rf"\.({_NAME})|\[([0-9]{{1,9}})\]|\[\"([^\"\\]*)\"\]|\['([^'\\]*)'\]")
@@ -201,7 +203,8 @@ class Expression(msgspec.Struct, frozen=True):
 def evaluate_cel(source: str, given: Any) -> Any:
     """The result of CEL as a Python value; EXPRESSION_FAILED for everything it raises, panics of the library included."""
     try:
-        return compile_cel(source).execute(given)
+        program = compile_cel(source)
+        return execute_with_digests(program, given) if uses_digests(source) else program.execute(given)
     except Exception as fault:  # CEL raises many types, and each means that there is no value
         raise expression_error(source, cel_error_reason(fault)) from fault
     except BaseException as fault:

@@ -187,6 +187,34 @@ class Duration(SchemaType, frozen=True, kw_only=True):
         }
 
 
+SIZE_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+SIZE_PATTERN = r"([0-9]{1,15})(KiB|MiB|GiB|TiB)?"
+
+
+class ByteSize(SchemaType, frozen=True, kw_only=True):
+    """A number of bytes: `512MiB`, `4GiB`, or plain bytes."""
+
+    least: int = 1
+    most: int = 1 << 50
+
+    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+        written = re.fullmatch(SIZE_PATTERN, node.text) if node.kind == "scalar" else None
+        size = -1 if written is None else int(written[1]) * SIZE_UNITS[written[2] or ""]
+        if not self.least <= size <= self.most:
+            return _wrong(
+                node, path, problems, f"must be a size such as 512MiB or 4GiB, at most {self.most} bytes"
+            )
+        return size
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "anyOf": [
+                {"type": "string", "pattern": f"^(?:{SIZE_PATTERN})$", "examples": ["512MiB", "4GiB"]},
+                {"type": "integer", "minimum": self.least, "maximum": self.most},
+            ]
+        }
+
+
 class ListOf(SchemaType, frozen=True, kw_only=True):
     item: SchemaType
     least: int = 0

@@ -167,12 +167,12 @@ def _map_texts(
     return value
 
 
-def parse_condition(text: str) -> expression.Expression:
-    """The expression of an `if`, which may be wrapped in `${{ }}`."""
+def parse_condition(text: str, roots: tuple[str, ...] = expression.ROOTS) -> expression.Expression:
+    """The expression of an `if`, which may be wrapped in `${{ }}`. It may reference only `roots`."""
     stripped = text.strip()
     if stripped.startswith(OPEN):
-        parts = parse_template(stripped).parts
+        parts = parse_template(stripped, roots).parts
         if len(parts) == 1 and isinstance(parts[0], expression.Expression):
             return parts[0]
         raise MalformedExpression("an if must be a single expression")
-    return expression.parse_expression(stripped)
+    return expression.parse_expression(stripped, roots)

@@ -265,9 +265,12 @@ class Governor:
             question = self._caller.question(
                 action, [f"policy version {ruling.version}", *ruling.why.splitlines()]
             )
+        head = action.head()
+        # The policy asks or denies: that is what moves the run.
+        head["context"] = msgspec.structs.replace(head["context"], initiator="policy")
         return await self._orchestrator.send(
             ProposeAct(
-                **action.head(),
+                **head,
                 act=action.proposed,
                 ruling=ruling,
                 question=question,

@@ -1,4 +1,4 @@
-"""Rules of a run's artifacts: names, lateness, and which of several files with one name is the accepted one.
+"""Rules of a run's artifacts: names, lateness, places, and which of several files with one name is the accepted one.
 Laws:
 1. An artifact belongs to the attempt that uploaded it. Files of two attempts, or of two steps, never replace each
    other.
@@ -10,10 +10,17 @@ Laws:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Literal
+
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.run_rows import CLOSED_STEP, AttemptRow
 from tenure.limits import NAME_CHARS_MAX
 from tenure.shapes.runs import ArtifactState
+
+CACHE_FOLDER = "caches"
+"""The folder of caches, which outlive their runs. No run id looks like it."""
 
 
 def artifact_name_problem(name: str) -> str | None:
@@ -41,3 +48,30 @@ def artifact_state(*, late: bool, kind: str, step: str, attempt: str) -> Artifac
     if kind == "body" or attempt == "suspended":  # law 3
         return "accepted" if step == "succeeded" else "failed" if step in CLOSED_STEP else "pending"
     return "failed" if attempt in ("failed", "timed_out", "stale", "canceled", "released") else "pending"
+
+
+# ------------------------------------------------------------------------------------- files in the artifact store
+
+UploadKind = Literal["artifact", "cache"]
+_SHA256 = "sha256:"
+
+
+def upload_folder(kind: str, run: str, upload: str) -> str:
+    """The folder of an upload's parts. Those of an artifact are in the folder of its run, which is deleted with the run."""
+    return f"{run}/uploads/{upload}/" if kind == "artifact" else f"{CACHE_FOLDER}/{upload}/"
+
+
+def part_path(folder: str, no: int, digest: str) -> str:
+    """The file of a part. Its name has the digest, so that bytes that were accepted are never overwritten."""
+    return f"{folder}{no}-{digest.removeprefix(_SHA256)}"
+
+
+def log_chunk_path(run: str, idx: int, n: int, seq: int, digest: str) -> str:
+    return f"{run}/log/{idx}.{n}/{seq}-{digest.removeprefix(_SHA256)}"
+
+
+def digest_of_parts(digests: Sequence[str]) -> str:
+    """The digest of a file by the digests of its parts: the SHA-256 of the bytes if there is one part, else of the list."""
+    if len(digests) == 1:
+        return digests[0]
+    return f"sha256-parts:{sha256(chr(10).join(digests).encode()).hexdigest()}"

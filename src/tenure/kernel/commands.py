@@ -89,9 +89,30 @@ class BackoffSpec(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
     jitter: float = 0.2
 
 
+class ReuseSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """When the result of a step may be used again, in place of doing it: when a step of the same tenant with the same key
+    has succeeded. The key is a digest of the scope, of `digest`, and of how the needed steps ended, with their outputs."""
+
+    scope: str
+    """Who shares results: those of other scopes are not found."""
+    digest: str
+    """Hex SHA-256 of all else that the result depends on: files, command, environment."""
+    also: tuple[str, ...] = ()
+    """Further scopes whose results may be used. The step's own result is stored in `scope` only."""
+
+
+class ReuseTerms(ReuseSpec, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
+    """The same with the needed steps, as a step's row has it."""
+
+    needs: tuple[int, ...] = ()
+    """The indexes of the steps that it needs."""
+
+
 class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     name: str
-    kind: Literal["work", "body", "approval", "wait"] = "work"
+    kind: Literal["work", "body", "approval", "wait", "plan"] = "work"
+    """`plan`: the only step that a run is created with. It is leased while the run is planning, completes with the plan, and
+    is neither counted nor shown as a step."""
     tool: str = ""
     needs: tuple[str, ...] | None = None
     """The names of the steps that must end first. None: the step before it. An empty tuple: none."""
@@ -113,9 +134,35 @@ class StepSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, forbid_unkno
     """The expression that decides whether the step runs, for people to read. The template has what is evaluated."""
     skipped: bool = False
     """The condition is known to be false: the step succeeds without running as soon as its needs have ended."""
+    reuse: ReuseSpec | None = None
+    """Only work has it. When its needs have ended, an earlier result is looked for before the step can be claimed."""
 
 
 BODY_STEP = StepSpec(name="main", kind="body")
+PLAN_STEP_NAME = "$plan"
+"""The name of every plan step. No other step may have it."""
+
+
+def build_plan_step(
+    tool: str,
+    *,
+    queue: str = "default",
+    input: bytes | None = None,  # noqa: A002 - the word of a step
+    timeout_seconds: float | None = None,
+    lease_seconds: float | None = None,
+    retries: int | None = None,
+) -> StepSpec:
+    """The step that plans a run: create the run with this step alone as its plan."""
+    return StepSpec(
+        name=PLAN_STEP_NAME,
+        kind="plan",
+        tool=tool,
+        queue=queue,
+        input=input,
+        timeout_seconds=timeout_seconds,
+        lease_seconds=lease_seconds,
+        retries=retries,
+    )
 
 
 class Trigger(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -150,8 +197,8 @@ class RunRequest(Command, frozen=True, gc=False, kw_only=True):
     workflow: str
     code_version: str = "1"
     profile: str = DEFAULT_PROFILE
-    plan: tuple[StepSpec, ...] | None = (BODY_STEP,)
-    """None: the run stays in planning until AcceptPlan or FailPlan."""
+    plan: tuple[StepSpec, ...] = (BODY_STEP,)
+    """Its steps; or one step of kind `plan`, whose `Complete` brings them."""
     input: bytes | None = None
     trigger: Trigger = Trigger()
     source: str = "api"
@@ -187,6 +234,8 @@ class RunRequest(Command, frozen=True, gc=False, kw_only=True):
     attempt_no: int = 1
     undo_of: int | None = None
     """The run whose effects this one undoes."""
+    vcs_target: str | None = None
+    """Where the status reporter reports the run, as the JSON of a `VcsTarget`. Only trusted code sets it."""
     reuse: tuple[ReusedCheckpoint, ...] = ()
     """Checkpoints of the run that this one resumes, for its first step."""
 
@@ -200,15 +249,6 @@ class CreateRun(RunRequest, frozen=True, gc=False, kw_only=True):
     eager: Claimant | None = None
     """A worker of this process with a free slot. It gets the first step's lease in the same commit, unless a cap,
     a concurrency key or a delay forbids that."""
-
-
-class AcceptPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    plan: tuple[StepSpec, ...]
-
-
-class FailPlan(RunCommand, frozen=True, gc=False, kw_only=True):
-    code: str = "PLAN_FAILED"
-    message: bytes = b""
 
 
 class AddSteps(RunCommand, frozen=True, gc=False, kw_only=True):
@@ -232,10 +272,16 @@ class Resolution(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     code: str = ""
     """The error code if the template failed, usually EXPRESSION_FAILED. The step fails with it."""
     message: bytes = b""
+    reuse_key: bytes | None = None
+    """For a step with `reuse`: the key of its result."""
+    reused: tuple[int, str] | None = None
+    """The run and the step whose result it has: it succeeds with `output` and does not run."""
+    output: bytes | None = None
 
 
 class ResolveSteps(RunCommand, frozen=True, gc=False, kw_only=True):
-    """The inputs of steps that are due, evaluated outside of the kernel. Steps that are no longer due are ignored."""
+    """The inputs and earlier results of steps that are due, found outside of the kernel. Steps that are no longer due are
+    ignored."""
 
     steps: tuple[Resolution, ...]
 
@@ -324,6 +370,8 @@ class Complete(CostCommand, frozen=True, gc=False, kw_only=True):
     """A last checkpoint, recorded in the same commit."""
     restart: StartChild | None = None
     """For a body: continue as this new run. A parent that waits for this run then waits for the new one."""
+    plan: tuple[StepSpec, ...] | None = None
+    """For a plan step: the steps of the run, perhaps none. A plan step without a plan, or with an invalid one, has failed."""
 
 
 class Fail(CostCommand, frozen=True, gc=False, kw_only=True):
@@ -448,6 +496,9 @@ class EndWait(InvolvingCommand, frozen=True, gc=False, kw_only=True):
 
 class MarkReported(RunCommand, frozen=True, gc=False, kw_only=True):
     """The status reporter has reported the outcome. Only the system sends this; people send `AttestReported`."""
+
+    target: str | None = None
+    """Where the outcome was read back. It must be the run's `vcs_target`: nothing else makes a run with a target REPORTED."""
 
 
 class AttestReported(RunCommand, frozen=True, gc=False, kw_only=True):

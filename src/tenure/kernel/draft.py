@@ -318,9 +318,10 @@ class Draft:
             attempt.state, attempt.lease = stride.attempt, stride.lease
             if stride.ended:
                 attempt.ended_at = self.now
-        self._count(run, place[0], -1)
         new.state = stride.step
-        self._count(run, stride.step, 1)
+        if step.kind != "plan":  # only steps of the plan count
+            self._count(run, place[0], -1)
+            self._count(run, stride.step, 1)
         entry = {"step": step.idx, "move": name, "edges": stride.edges}
         if n:
             entry["attempt"] = n

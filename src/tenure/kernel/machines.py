@@ -237,6 +237,8 @@ def _script() -> list[tuple[str, JointState, tuple[MoveInputs, ...]]]:
     move("skip", pending, MoveInputs("skip"))
     # A step whose condition is false passes like a gate that settles at once, without an attempt and a lease.
     move("skip_condition", pending, MoveInputs("needs_met"), MoveInputs("await"), MoveInputs("settle"))
+    # A step that has the result of an earlier one passes in the same way.
+    move("reuse", pending, MoveInputs("needs_met"), MoveInputs("await"), MoveInputs("settle"))
     # A step whose input cannot be made: before the first try there is no attempt, later a queued attempt is canceled.
     move("fail_resolution", pending, MoveInputs("needs_met"), MoveInputs("give_up"))
     move("fail_resolution", _QUEUED, MoveInputs("give_up", "cancel"), MoveInputs(attempt="canceled"))
@@ -337,9 +339,9 @@ def _run_path(old: str, new: str) -> tuple[Edge, ...] | None:
     """The edges that show a change of status: a direct edge, or two edges through a state in between.
 
     None if there are none, or if the change is never derived: `plan_failed` is only passed through; a run stays in
-    `canceling` only for a live lease, and only `running` has one; a backoff follows a claim.
+    `canceling` only for a live lease, and only `planning` and `running` have one; a backoff follows a claim.
     """
-    if "plan_failed" in (old, new) or (new == "canceling" and old != "running"):
+    if "plan_failed" in (old, new) or (new == "canceling" and old not in ("planning", "running")):
         return None
     if (old, new) == ("queued", "retry_wait"):
         return None

@@ -6,7 +6,9 @@ Laws:
    happened is recognised.
 2. A resumed run does not begin again what can be neither skipped nor repeated. For each such checkpoint the caller says
    that it happened (with its result), or that it may be repeated.
+   No step of it has `reuse`: a needed step of the old run could be missing in its key.
 3. A rerun starts from the beginning: the same plan with new keys, nothing reused, `attempt_no` + 1, linked to the old run.
+   A run that was planned by a plan step is planned anew. A resumed run has the old plan, unless there was none.
 4. Neither has the idempotency key, parent or delay of the old run. The people involved in the old run are involved in
    the new one.
 """
@@ -60,12 +62,11 @@ def build_resumed_run(
     if run.status == "succeeded":
         raise TenureError("RUN_TERMINAL_STATE", "the run succeeded: there is nothing to resume, rerun it")
     bodies = {p.ref: p.body for p in old.payloads}
-    done = {step.idx for step in old.steps if step.state == "succeeded"}
-    left = [step for step in old.steps if step.idx not in done]
-    if run.planned and not left:
+    left = [step for step in old.steps if step.state != "succeeded"]
+    if not left:
         raise TenureError("RUN_TERMINAL_STATE", "every step succeeded: there is nothing to resume, rerun it")
     _check_unsafe_checkpoints(old, left, happened, repeat)
-    reuse = reusable_checkpoints(old.checkpoints, left[0].idx, bodies, happened) if left else ()
+    reuse = reusable_checkpoints(old.checkpoints, left[0].idx, bodies, happened)
     request = msgspec.structs.replace(
         _repeat_request(old, left, bodies, context, keep_keys=True),
         resumed_from=run.id,
@@ -82,7 +83,11 @@ def build_rerun(old: FinishedRun, first: FinishedRun, run_id: int, context: Cont
     _check_finished(old.run)
     request = msgspec.structs.replace(
         _repeat_request(
-            first, first.steps, {p.ref: p.body for p in first.payloads}, context, keep_keys=False
+            first,
+            [step for step in first.steps if step.kind == "plan"] or first.steps,
+            {p.ref: p.body for p in first.payloads},
+            context,
+            keep_keys=False,
         ),
         labels=old.spec.labels,
         metadata=old.spec.metadata,
@@ -164,7 +169,7 @@ def _repeat_request(
         workflow=run.workflow,
         code_version=run.code_version,
         profile=run.profile,
-        plan=rebuild_plan(old, steps, bodies, keep_keys=keep_keys) if run.planned else None,
+        plan=rebuild_plan(old, steps, bodies, keep_keys=keep_keys),
         input=_body(bodies, spec.input_ref, "the run's input"),
         trigger=msgspec.convert(trigger, Trigger),
         source=spec.source,
@@ -181,6 +186,7 @@ def _repeat_request(
         currency=spec.currency,
         compensate=spec.compensate,
         involved=join_people(spec.requester, spec.involved),
+        vcs_target=spec.vcs_target,
     )
 
 
@@ -209,7 +215,7 @@ def _spec_of(
     made = f"{ids.run_text(old.run.id)}/{step.name}"
     own_input = step.input_ref is not None and step.input_ref != old.spec.input_ref
     gate = step.spec or "{}"
-    assert step.kind in ("work", "body", "approval", "wait")
+    assert step.kind in ("work", "body", "approval", "wait", "plan")
     return StepSpec(
         name=step.name,
         kind=step.kind,  # type: ignore[arg-type]  # asserted above
@@ -218,7 +224,9 @@ def _spec_of(
         required=step.required,
         queue=step.queue,
         retries=step.max_attempts - 1,
-        backoff=msgspec.json.decode(gate, type=BackoffSpec) if step.kind == "work" and step.spec else None,
+        backoff=msgspec.json.decode(gate, type=BackoffSpec)
+        if step.kind in ("work", "plan") and step.spec
+        else None,
         timeout_seconds=None if step.timeout_us is None else step.timeout_us / 1e6,
         lease_seconds=step.lease_us / 1e6,
         idempotency_key=step.idempotency_key if keep_keys or step.idempotency_key != made else "",

@@ -16,6 +16,7 @@ from typing import Any
 from tenure.kernel.act_rows import CostLineRow, ReceiptRow, RunSpendRow, VerdictRow
 from tenure.kernel.row import NumberedRow, R, RunPartRow, table
 from tenure.kernel.row import Row as Row  # noqa: PLC0414  # importers of rows take their base from here, too
+from tenure.limits import STEPS_PER_RUN_MAX
 
 
 @table("run", key=("id",), unlogged=("trace", "version", "head", "event_at", "wake_at"), fixed=13)
@@ -133,6 +134,8 @@ class RunSpecRow(RunPartRow):
     """Whether its cancellation starts a run that undoes its effects."""
     involved: str = ""
     """The people involved besides the requester, as `id id`. None of them can approve what it does."""
+    vcs_target: str | None = None
+    """The commit whose checks show the run, as the JSON of a `VcsTarget`. None: the run is not reported."""
     reported_stated_by: str | None = None
     """Who stated first that its outcome was reported. Only the status reporter sets `run.reported_at`."""
     reported_stated_at: int | None = None
@@ -146,7 +149,7 @@ class StepRow(RunPartRow):
     name: str
     """Its key in the workflow, the same in every run."""
     kind: str
-    """work, body (of a code-first workflow), approval or wait."""
+    """work, body (of a code-first workflow), approval, wait, or plan (which the run's counts leave out)."""
     tool: str
     queue: str
     tenant: str
@@ -195,8 +198,17 @@ class StepRow(RunPartRow):
     condition: str | None = None
     """The expression of the workflow file that decides whether it runs."""
     resolution: str = ""
-    """What its template still has to give before it can be claimed: nothing (empty), its input (`due`), or a new input for
-    each attempt (`each`: there is one for this attempt). `skip`: its condition is known to be false."""
+    """What has to be resolved before it can be claimed: nothing (empty), its input or an earlier result (`due`), or a new
+    input for each attempt (`each`: there is one for this attempt). `skip`: its condition is known to be false."""
+    reuse: str | None = None
+    """When its result may be used again, as JSON (`ReuseTerms`)."""
+    reuse_key: bytes | None = None
+    """The digest of all that its result depends on, known when its needs have ended. A step that succeeded with the same
+    key has the same result."""
+    reused_run: int | None = None
+    """For a step that has the result of an earlier one: the run that made the result. It may have been deleted since."""
+    reused_step: str | None = None
+    """The name of the step in that run."""
 
 
 @table(
@@ -468,8 +480,12 @@ CLOSED_STEP = frozenset({"succeeded", "failed", "canceled", "timed_out", "skippe
 CLOSED_RUN = frozenset({"succeeded", "failed", "canceled", "timed_out"})
 WAITS_AT_END = "end"
 """The first word of `step.waits_on` if the step only waits for its children."""
+PLAN_IDX = STEPS_PER_RUN_MAX
+"""The index of a plan step. Other steps have lower ones, so that they are numbered from 0 in every run."""
 CONDITION_FALSE = "CONDITION_FALSE"
 """The reason of a step that succeeded without running."""
+REUSED = "REUSED"
+"""The reason of a step that has the result of an earlier step."""
 QUESTIONS = frozenset({"approval", "proposal"})
 """The kinds of waits that have an `ApprovalRow`."""
 ASKS_PEOPLE = frozenset({"approval", "receipt"})

@@ -1,5 +1,5 @@
 """The rows of the server: hooks and their deliveries, the feed, subscriptions and notices, leases and artifacts of remote
-runners; `SERVER_ROWS` also has the rows of `identity_rows`.
+runners; `SERVER_ROWS` also has the rows of `identity_rows` and `ci_rows`.
 
 Laws:
 1. As in `kernel.registry_rows`: none of them is a run's state, and times are whole microseconds by the store's clock.
@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+from tenure.kernel.ci_rows import CI_ROWS
 from tenure.kernel.identity_rows import (
     AccountLinkRow,
     AdminEventRow,
@@ -34,7 +35,7 @@ class HookRow(Row):
     tenant: str
     workspace: str
     kind: str
-    """github, slack or generic."""
+    """github, slack, generic or servicenow."""
     name: str
     secrets: str
     """References to its secrets, newest first, as a JSON list of one or two."""
@@ -197,6 +198,53 @@ class ArtifactRow(RunPartRow):
     at: int
     events: int
     """How many events the run had then. A file that came in time precedes the event that ended its lease."""
+    upload: str = ""
+    """The upload whose parts are its bytes. Empty: the bytes are one body, stored by digest."""
+    expires_at: int | None = None
+    """When its bytes may be deleted. None: with its run."""
+    deleted_at: int | None = None
+    """When they were."""
+
+
+# --------------------------------------------------------------------------------------------- VCS reports
+
+
+@table("vcs_report", key=("run_id",))
+class VcsReportRow(RunPartRow):
+    """What the status reporter has done for a run that has a VCS target."""
+
+    tenant: str
+    subject: str
+    """The commit and the workflow. Reports of one subject are finished in the order of their runs."""
+    state: str
+    """open, reported (the VCS has accepted the final state) or refused (the VCS refuses for good)."""
+    seen: int
+    """The version of the run up to which everything was written."""
+    fence: int
+    """Grows whenever a process takes the report. Only its holder writes."""
+    due_at: int | None
+    """When a process may take it next. None: it is finished."""
+    created_at: int
+    updated_at: int
+    holder: str = ""
+    """The process that has taken it, as the JSON of a `ProcessIdentity`."""
+    tries: int = 0
+    """Failed tries since the last success."""
+    error: str | None = None
+
+
+@table("vcs_check", key=("run_id", "part"))
+class VcsCheckRow(RunPartRow):
+    """A check run or commit status that the status reporter has written."""
+
+    part: str
+    """`run`, `job:NAME` or `status`."""
+    check_id: int | None
+    """The VCS's id. None: it is being created, or may have been."""
+    phase: int
+    """0 queued, 1 in progress, 2 completed. It never falls."""
+    digest: bytes
+    """The SHA-256 of what was last written. Empty: something is being written."""
 
 
 SERVER_ROWS: dict[str, type[Row]] = {
@@ -220,5 +268,7 @@ SERVER_ROWS: dict[str, type[Row]] = {
         PublicationDeletionRow,
         RemoteLeaseRow,
         ArtifactRow,
+        VcsReportRow,
+        VcsCheckRow,
     )
-}
+} | CI_ROWS

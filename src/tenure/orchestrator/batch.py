@@ -28,10 +28,10 @@ from tenure.errors import TenureError
 from tenure.kernel import feed
 from tenure.kernel.act_commands import IntendAct
 from tenure.kernel.commands import (
-    AcceptPlan,
     AddSteps,
     Admit,
     Command,
+    Complete,
     CreateRun,
     ExpireDeadLease,
     LeaseCommand,
@@ -69,7 +69,7 @@ KeyName = tuple[str, str, str]
 """An idempotency key: (tenant, source, name)."""
 UNCACHED_STATUSES = CLOSED_RUN | {"waiting_approval", "waiting_external", "retry_wait"}
 """A waiting run may wait for days, so its snapshot is not kept."""
-PLAN_COMMANDS = frozenset({CreateRun, AddSteps, AcceptPlan})
+PLAN_COMMANDS = frozenset({CreateRun, AddSteps, Complete})
 
 
 class PendingCommand:

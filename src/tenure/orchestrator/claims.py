@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Generator, Set
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Set
 from functools import partial
 from hashlib import sha256
 from itertools import product
@@ -380,7 +380,7 @@ def _grant(
         assert run is not None
         if run.next_no == 1:
             snap.known |= {("open_waits",), ("all_waits",)}
-        if run.steps_total == 1:
+        if run.steps_total == 1 or not run.planned:
             snap.known.add(("open_steps",))
         if not step.recorded:
             snap.known.add(("checkpoints", step.idx))
@@ -472,12 +472,15 @@ class ClaimDispatcher:
 
     async def until(self, ready: asyncio.Event, timeout_s: float) -> None:
         """Wait until the event is set, another process announces work, or the timeout passes."""
-        here = asyncio.ensure_future(ready.wait())
-        elsewhere = asyncio.ensure_future(self._orchestrator.store.wait_for_work(timeout_s))
+        store, queue = self._orchestrator.store, self._orchestrator.external_queue
+        waits: list[Coroutine[Any, Any, bool]] = [ready.wait(), store.wait_for_work(timeout_s)]
+        if queue is not None:
+            waits.append(queue.wait(timeout_s))
+        waiters = [asyncio.ensure_future(wait) for wait in waits]
         try:
-            await asyncio.wait((here, elsewhere), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiters, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for waiter in (here, elsewhere):
+            for waiter in waiters:
                 waiter.cancel()
 
     async def once(self, wanted: Claim) -> ClaimOutcome:
@@ -489,6 +492,9 @@ class ClaimDispatcher:
         if history is None:
             history = self._histories[wanted.tenant] = ClaimHistory(wanted.tenant)
         make = partial(claim_steps, wanted, history, self._cache, self._chance)
+        queue = self._orchestrator.external_queue
+        if queue is not None:
+            queue.serve(wanted.queues)
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._command_seconds
         tries = 0
@@ -510,6 +516,8 @@ class ClaimDispatcher:
                     await asyncio.sleep(RETRY_SECONDS * (0.5 + self._chance.random()))
                     continue
                 self._orchestrator.finish(claimed.outcome)
+                if queue is not None:
+                    queue.note_claimed((lease.run_id, lease.idx) for lease in claimed.leases)
                 tries += 1
                 if claimed.leases or not claimed.more or tries >= TRIES_MAX:
                     return claimed

@@ -48,6 +48,7 @@ from tenure.orchestrator.batch import BatchOutcome, KeyRecorder, PendingCommand,
 from tenure.orchestrator.cap_cache import NO_CAPS, CapCache
 from tenure.orchestrator.claims import POLL_SECONDS, Claim, ClaimDispatcher
 from tenure.orchestrator.commit_lanes import CommitLane
+from tenure.orchestrator.external_queue import ANNOUNCED_PER_COMMIT_MAX, ExternalQueue, find_ready_steps
 from tenure.orchestrator.heartbeats import HeartbeatBatcher
 from tenure.orchestrator.outbox import deliver_outbox
 from tenure.store.port import AmbiguousCommit, Save, Saved, Store, WriteConflict
@@ -126,6 +127,8 @@ class Orchestrator:
         self._watchers: list[Callable[[list[ObservedEvent]], None]] = []
         self.resolver: Resolver | None = None
         """Makes the inputs of steps from templates. Without a resolver, other processes do that."""
+        self.external_queue: ExternalQueue | None = None
+        """Wakes claims of other processes. Without one, the store does."""
         self.on_feed: list[Callable[[], None]] = []
         """Called after each commit of this process that wrote to the feed."""
 
@@ -462,8 +465,21 @@ class Orchestrator:
             self._work_ready.set()
             self.claims.ring()
             self.spawn(self.store.notify_work())
+            if self.external_queue is not None:
+                self._announce(outcome.works)
         if outcome.outbox:
             self.spawn(self.deliver(outcome.outbox))
+
+    def _announce(self, works: list[RunWork]) -> None:
+        """Tell the external queue which steps a commit has made ready."""
+        assert self.external_queue is not None
+        left = ANNOUNCED_PER_COMMIT_MAX
+        for work in works:
+            steps = find_ready_steps(work.rows.values(), left)
+            self.external_queue.announce(steps)
+            left -= len(steps)
+            if left <= 0:
+                break
 
     def watch(self, callback: Callable[[list[ObservedEvent]], None]) -> Callable[[], None]:
         """Call a function in the event loop after every commit of this process, with its events. A commit of unknown fate

@@ -3,7 +3,8 @@
 Laws:
 1. It may run in any number of processes and keeps no state. A slot's run has the idempotency key `scheduler:NAME:SLOT`, so
    each slot gets one run whichever process is faster. Only then does the schedule advance to its next slot, unless another
-   process has advanced or changed it. A crash between the two repeats a request, not a run.
+   process has advanced or changed it. A crash between the two repeats a request, not a run. The commit that creates the run
+   writes the record of the key, with the answer that an API call would have got.
 2. The store's clock decides which slots have come.
 3. A slot that is found late was missed, and its schedule says what to do: `skip` drops it, `last` makes up for the newest, `all`
    for the newest up to a limit. So the number of runs that start at once is bounded.
@@ -13,6 +14,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -25,8 +27,10 @@ from tenure.kernel.commands import Context, CreateRun, RunRequest, StepSpec, Tri
 from tenure.kernel.cron import Cron, format_slot, parse_cron
 from tenure.kernel.new_run import build_create_run
 from tenure.kernel.registry_rows import ScheduleRow
+from tenure.kernel.run_rows import IdempotencyRow, RunRow
 from tenure.limits import (
     CATCH_UP_RUNS_MAX,
+    IDEMPOTENCY_DONE_SECONDS,
     SCHEDULE_LATE_SECONDS,
     SCHEDULE_SECONDS,
     SCHEDULES_AT_ONCE_MAX,
@@ -35,6 +39,8 @@ from tenure.limits import (
 from tenure.logs import get_logger
 from tenure.orchestrator.core import Orchestrator
 from tenure.orchestrator.periodic_task import PeriodicTask
+from tenure.reads.created_runs import show_created
+from tenure.store.idempotency import encode_response
 from tenure.store.schedules import advance_schedule, save_schedule
 
 log = get_logger(__name__)
@@ -94,6 +100,27 @@ def build_scheduled_run(
     return build_create_run(request, run_id=run_id, tenant=schedule.tenant, workspace=schedule.workspace)
 
 
+def record_scheduled_run(command: CreateRun, run: RunRow) -> IdempotencyRow:
+    """The record of a slot's key, with the answer that an API call would have got."""
+    assert command.idempotency_key is not None
+    body = show_created(command, run.id, run.status, run.created_at)
+    at = run.created_at
+    return IdempotencyRow(
+        command.tenant,
+        command.source,
+        command.idempotency_key,
+        run.id,
+        "completed",
+        command.request_hash,
+        encode_response(201, msgspec.json.encode(body), f"/runs/{body.id}"),
+        None,
+        at,
+        at,
+        at + us(IDEMPOTENCY_DONE_SECONDS),
+        None,
+    )
+
+
 def _slot_input(schedule: ScheduleRow, slot_us: int) -> bytes | None:
     if not schedule.pass_slot:
         return schedule.input
@@ -141,7 +168,8 @@ class Scheduler(PeriodicTask):
     async def _create(self, schedule: ScheduleRow, slot: int) -> None:
         try:
             new_id = self._orchestrator.new_id(schedule.tenant)
-            await self._orchestrator.create(build_scheduled_run(schedule, new_id, slot))
+            command = build_scheduled_run(schedule, new_id, slot)
+            await self._orchestrator.create(command, partial(record_scheduled_run, command))
         except TenureError as refused:
             if refused.retryable:
                 raise  # the slot stays due

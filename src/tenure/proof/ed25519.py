@@ -1,4 +1,4 @@
-"""Ed25519 keys and their files. The only module that imports `cryptography`.
+"""Ed25519 keys and their files.
 
 Its callers import this module late: most processes sign nothing, and the library is slow to load.
 """

@@ -6,22 +6,24 @@ Laws:
 2. If several steps have such a file, ARTIFACT_AMBIGUOUS names them.
 3. With step and attempt, the file of that attempt is found: the file that was in time, else the late one. `late` chooses one of
    them.
+4. A step that has the result of an earlier step has the files of that step, under its own name, as long as that step's run exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
+from msgspec.structs import replace
 
 from tenure import ids
-from tenure.artifacts import ArtifactReference
-from tenure.clock import to_datetime
+from tenure.clock import to_datetime, to_optional_datetime
 from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import artifact_name_problem
+from tenure.kernel.run_rows import StepRow
 from tenure.shapes.runs import Artifact
 from tenure.store.artifacts import ArtifactDetail
 from tenure.store.port import Store
+from tenure.store.transactions import read_rows
 
 ArtifactPosition = tuple[str, int, int, bool]
 """The position after which a page begins: name, step, attempt and lateness of an artifact."""
@@ -41,6 +43,8 @@ def to_artifact(line: ArtifactDetail) -> Artifact:
         worker=line.worker,
         uploaded_at=to_datetime(line.at),
         late=line.late,
+        expires_at=to_optional_datetime(line.expires_at),
+        deleted_at=to_optional_datetime(line.deleted_at),
     )
 
 
@@ -52,7 +56,25 @@ async def list_artifacts(
     store: Store, run_id: int, *, after: ArtifactPosition = FIRST_POSITION, limit: int
 ) -> list[ArtifactDetail]:
     """The files of a run by name, step and attempt."""
-    return await store.read("artifacts_of", run_id, *after, limit)
+    lines: list[ArtifactDetail] = await store.read("artifacts_of", run_id, *after, limit)
+    linked = [line for line in await _read_linked(store, run_id) if artifact_position(line) > after]
+    return sorted([*lines, *linked], key=artifact_position)[:limit] if linked else lines
+
+
+async def _read_linked(store: Store, run_id: int) -> list[ArtifactDetail]:
+    """The files of earlier steps whose results steps of this run have (law 4)."""
+    reused = await read_rows(store, StepRow, "reused_steps_of", run_id)
+    lines: list[ArtifactDetail] = []
+    for step in reused:
+        originals: list[StepRow] = await store.read(
+            "load_named_steps", rows=[(step.reused_run, step.reused_step)]
+        )
+        for original in originals:
+            files = await read_rows(
+                store, ArtifactDetail, "artifacts_of_step", original.run_id, original.idx, original.attempt
+            )
+            lines += [replace(file, idx=step.idx, step=step.name) for file in files if not file.late]
+    return lines
 
 
 async def find_artifact(
@@ -68,6 +90,7 @@ async def find_artifact(
     lines: list[ArtifactDetail] = []
     if artifact_name_problem(name) is None:  # no artifact has another name
         lines = await store.read("artifacts_named", run_id, name)
+        lines += [line for line in await _read_linked(store, run_id) if line.name == name]
     named = [
         line
         for line in lines
@@ -88,13 +111,6 @@ async def find_artifact(
             " attempt",
         )
     raise TenureError("ARTIFACT_NOT_FOUND", f"{ids.run_text(run_id)} has no artifact {name[:80]!r}")
-
-
-def artifact_reference(line: ArtifactDetail) -> bytes:
-    """The reference by which the bytes of an artifact are read."""
-    return msgspec.json.encode(
-        ArtifactReference(digest=line.digest, size=line.size, run=ids.run_text(line.run_id))
-    )
 
 
 def _select_current(lines: Iterable[ArtifactDetail]) -> list[ArtifactDetail]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from tenure import ids
-from tenure.clock import to_optional_datetime, us
+from tenure.clock import to_datetime, to_optional_datetime, us
 from tenure.kernel.act_rows import ReceiptRow
 from tenure.kernel.capability import split
 from tenure.kernel.decide.termination import is_unresolved
@@ -36,7 +36,7 @@ from tenure.kernel.separation_of_duties import (
 )
 from tenure.limits import WORKER_SILENT_SECONDS
 from tenure.reads.payloads import read_payload
-from tenure.reads.steps import question_title, wait_label
+from tenure.reads.steps import question_title, read_shown_steps, wait_label
 from tenure.shapes.runs import Explanation
 from tenure.store.port import ConcurrencyKeyHolder, LeaseUsage, Store
 from tenure.store.transactions import read_rows
@@ -61,10 +61,10 @@ async def explain_run(store: Store, run: RunRow, spec: RunSpecRow) -> Explanatio
             f" `accepts=[{run.code_version!r}]` on the workflow. Then: tenure runs unpause {ids.run_text(run.id)}",
         )
     if not run.planned:
-        return _explain("planning", "It waits for its plan.", until_us=run.wake_at)
+        return await _explain_planning(store, run)
     if run.admitted_at is None:
         return await _explain_queued(store, run, spec)
-    steps: list[StepRow] = await store.read("steps_of", run.id)
+    steps = await read_shown_steps(store, run.id)
     if run.steps_live:
         return await _explain_working(store, run, steps)
     if run.steps_ready:
@@ -93,11 +93,10 @@ def _explain(reason: str, text: str, step: str | None = None, until_us: int | No
 
 
 def _explain_unresolved(step: StepRow) -> Explanation:
-    return _explain(
-        "input",
-        f"Step {step.name!r} waits for its input: the expressions of its workflow file are being evaluated.",
-        step.name,
-    )
+    what = "its input: the expressions of its workflow file are being evaluated"
+    if step.template_ref is None:
+        what = "the search for an earlier result that it can reuse"
+    return _explain("input", f"Step {step.name!r} waits for {what}.", step.name)
 
 
 async def _explain_canceling(store: Store, run: RunRow) -> Explanation:
@@ -106,7 +105,29 @@ async def _explain_canceling(store: Store, run: RunRow) -> Explanation:
     text = f"It is being canceled ({run.cancel_reason})"
     if step is None:
         return _explain("canceling", text + ".")
+    if step.kind == "plan":
+        return _explain("canceling", f"{text}: its planner was asked to stop.", until_us=step.cancel_by)
     return _explain("canceling", f"{text}: step {step.name!r} was asked to stop.", step.name, step.cancel_by)
+
+
+async def _explain_planning(store: Store, run: RunRow) -> Explanation:
+    """Who plans the run and since when, or why nobody does. The plan step is not shown as a step."""
+    steps = await read_rows(store, StepRow, "steps_of", run.id)
+    planner = next(step for step in steps if step.kind == "plan")
+    if planner.state == "ready":
+        why = (await _explain_ready(store, run, [planner])).text
+    elif planner.state == "retry_wait":
+        why = (
+            f"Its planner {planner.tool!r} failed with {planner.last_error} and is tried again after a pause"
+            f" (try {planner.charged + 1} of {planner.max_attempts})."
+        )
+    else:
+        attempts = await read_rows(store, AttemptRow, "attempts_of", run.id)
+        held = max((a for a in attempts if a.idx == planner.idx), key=lambda a: a.n)
+        since = to_datetime(held.granted_at).isoformat(timespec="seconds").replace("+00:00", "Z")
+        progress = f" It says: {held.progress}" if held.progress else ""
+        why = f"Worker {held.owner} plans it with {planner.tool!r} since {since} (try {held.n}).{progress}"
+    return _explain("planning", why, until_us=run.wake_at)
 
 
 async def _explain_queued(store: Store, run: RunRow, spec: RunSpecRow) -> Explanation:
@@ -146,6 +167,8 @@ async def _explain_working(store: Store, run: RunRow, steps: list[StepRow]) -> E
 
 def _subject(step: StepRow) -> str:
     """The subject of a sentence about a step. The body of a code-first run is the run itself."""
+    if step.kind == "plan":
+        return f"Its planner {step.tool!r}"
     return "It" if step.kind == "body" else f"Step {step.name!r}"
 
 

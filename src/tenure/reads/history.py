@@ -29,9 +29,7 @@ RUN = "run"
 _OVER = frozenset({"failed", "timed_out", "canceled"})
 
 
-def _notes(
-    changed: dict[str, Any], labels: Mapping[str, str], skipped: Iterable[dict[str, Any]]
-) -> Iterator[str]:
+def _notes(changed: dict[str, Any], labels: Mapping[str, str], context: Mapping[str, Any]) -> Iterator[str]:
     """What an event changed, as lines of text."""
     for key, row in changed.get("checkpoint", {}).items():
         name = key.partition("/")[2]
@@ -41,8 +39,10 @@ def _notes(
     for key, row in changed.get("wait", {}).items():
         name = wait_label(row.get("label") or labels.get(key, key))
         yield f"{name}: {row.get('outcome') or row.get('state', 'waits')}"
-    for one in skipped:
+    for one in context.get("skipped", ()):
         yield f"{one['name']}: skipped ({one['reason']}: {one['condition']})"
+    for one in context.get("reused", ()):
+        yield f"{one['name']}: reused from {ids.run_text(one['run'])} step {one['of']}"
     for key, row in changed.get("receipt", {}).items():
         if "state" in row:
             yield f"{row.get('label') or f'receipt {key}'}: {row['state']}"
@@ -71,7 +71,7 @@ def to_event(row: EventRow, names: Mapping[int, str], labels: Mapping[str, str] 
         initiator=row.initiator,
         cause=row.cause,
         edges=tuple(edges),
-        notes=tuple(_notes(body.get("set", {}), labels or {}, body.get("context", {}).get("skipped", ()))),
+        notes=tuple(_notes(body.get("set", {}), labels or {}, body.get("context", {}))),
         context=body.get("context", {}),
         hash=row.hash.hex(),
     )
@@ -120,8 +120,10 @@ class _AttemptFold:
         self, event: EventRow, key: str, row: dict[str, Any], steps: dict[str, Any]
     ) -> Iterator[FailedAttempt]:
         idx, _, n = key.partition("/")
+        if idx not in self._names:
+            return  # the plan step
         common: dict[str, Any] = {
-            "step": self._names.get(idx, idx),
+            "step": self._names[idx],
             "at": to_datetime(event.at),
             "attempt": int(n),
         }

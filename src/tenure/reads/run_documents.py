@@ -4,12 +4,16 @@ Laws:
 1. Nothing is stored for it: a document is made from the same rows as every other view.
 2. A field without a value is left out if the seed marks it as optional; else it is empty.
 3. The parts of a document have paths: `steps/NAME`, `checkpoints/NAME`, `idempotency/KEY`.
-4. Fields that Tenure has no column for (pull request, correlation, compensations) are read from the run's metadata, under the
-   document's own names.
+4. Fields that Tenure has no column for (pull request, correlation) are read from the run's metadata, under the document's own
+   names.
+5. The compensation log comes from the runs that undo the run: from their receipts while they work, and from their results
+   afterwards. Nobody can write it.
+6. The key of a hook's run contains the id that the sender gave to the delivery, and that is the document's `webhookEventId`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -20,6 +24,7 @@ from tenure import ids
 from tenure.clock import to_datetime, to_optional_datetime
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
+from tenure.kernel.act_rows import ReceiptRow
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.run_rows import (
     CONDITION_FALSE,
@@ -32,23 +37,31 @@ from tenure.kernel.run_rows import (
     StepRow,
     WaitRow,
 )
-from tenure.reads.payloads import decode_payload, read_bodies
-from tenure.reads.runs import RunReader, run_word, step_word
-from tenure.reads.steps import parse_meta, wait_label
+from tenure.reads.payloads import decode_payload, read_bodies, read_payload
+from tenure.reads.run_words import run_word
+from tenure.reads.runs import RunReader, step_word
+from tenure.reads.steps import parse_meta, read_shown_steps, reused_result, wait_label
 from tenure.shapes.documents import (
     CancellationDocument,
     CheckpointDocument,
+    CompensationDocument,
     IdempotencyDocument,
     RunDocument,
     StepDocument,
     TokensDocument,
     TriggerDocument,
 )
+from tenure.shapes.receipts import UndoLine, UndoResult
+from tenure.store.idempotency import decode_response
 from tenure.store.port import Store
+from tenure.store.transactions import read_first, read_rows
 
 PROFILE = "git-with-intent"
 SCHEMA_VERSION = 1
 _SOURCES = ("ui", "cli", "webhook", "scheduled", "api")
+_REPLAY = re.compile(r"(:replay:\d+)+$")
+_UNDO_OUTCOMES = {"succeeded": "undone", "intent": "undoing", "unknown": "unsettled", "failed": "failed"}
+"""The state of a reversal's receipt -> the outcome in the compensation log."""
 
 
 class _Rows(msgspec.Struct, frozen=True):
@@ -61,6 +74,7 @@ class _Rows(msgspec.Struct, frozen=True):
     events: list[EventRow]
     bodies: dict[int, bytes]
     record: IdempotencyRow | None
+    compensations: list[CompensationDocument] | None
 
     def body(self, ref: int | None) -> Any:
         return decode_payload(self.bodies.get(ref or 0))
@@ -81,13 +95,14 @@ async def read_document(
     rows = _Rows(
         run,
         spec,
-        await read("steps_of", run_id),
+        await read_shown_steps(store, run_id),
         await read("attempts_of", run_id),
         await read("checkpoints_of", run_id),
         await read("waits_of", run_id),
         await read("events_of", run_id),
         await read_bodies(store, run_id),
         next((record for record in records if record.run_id in (None, run_id)), None),
+        await _read_compensations(store, run) if at is None else None,
     )
     return _run(rows) if at is None else _make_part(rows, at)
 
@@ -120,7 +135,6 @@ def _run(rows: _Rows) -> RunDocument:
     beats = [a.beat_at for a in rows.attempts]
     ended_well = run.status == "succeeded"
     source = spec.trigger_type if spec.trigger_type in _SOURCES else "api"
-    log = extra.get("compensationLog")
     return RunDocument(
         id=ids.run_text(run.id),
         schema_version=SCHEMA_VERSION,
@@ -134,7 +148,7 @@ def _run(rows: _Rows) -> RunDocument:
         trigger=TriggerDocument(
             source=source,
             user_id=spec.requester or None,
-            webhook_event_id=spec.trigger_ref if source == "webhook" else None,
+            webhook_event_id=_webhook_event_id(spec) if source == "webhook" else None,
         ),
         idempotency_key=spec.idempotency_key,
         a2a_correlation_id=extra.get("a2aCorrelationId"),
@@ -142,7 +156,7 @@ def _run(rows: _Rows) -> RunDocument:
         result=rows.body(run.output_ref) if ended_well else None,
         error=_error(run, rows.body(run.error_ref)),
         cancellation=_cancellation(rows),
-        compensation_log=log if isinstance(log, list) else None,
+        compensation_log=rows.compensations,
         resumed_from=None if spec.resumed_from is None else ids.run_text(spec.resumed_from),
         resume_count=spec.resume_count or None,
         created_at=to_datetime(run.created_at),
@@ -150,6 +164,76 @@ def _run(rows: _Rows) -> RunDocument:
         completed_at=to_optional_datetime(run.finished_at),
         duration_ms=None if run.duration_us is None else run.duration_us // 1000,
     )
+
+
+def _webhook_event_id(spec: RunSpecRow) -> str | None:
+    """The id of the delivery, as its sender gave it (law 6). A program that receives webhooks itself gives it as the trigger's ref."""
+    key = spec.idempotency_key
+    if key is None or spec.source not in _EVENT_ID_PARTS:
+        return spec.trigger_ref
+    event = key.split(":", _EVENT_ID_PARTS[spec.source])[-1]
+    if (
+        key.startswith("cloudevents:") and " " in event
+    ):  # the source of a CloudEvent, which has no blank, and its id
+        event = event.partition(" ")[2]
+    return _REPLAY.sub("", event)
+
+
+_EVENT_ID_PARTS = {"github_webhook": 1, "slack": 2, "webhook": 2}
+"""Source of a hook's key -> how many parts precede the event's id: `github:ID`, `slack:TEAM:ID`, `webhook:HOOK:ID`."""
+
+
+async def _read_compensations(store: Store, run: RunRow) -> list[CompensationDocument] | None:
+    """The compensation log (law 5): empty for a cancelled run that was not undone, None for any other."""
+    log: list[CompensationDocument] = []
+    if run.receipts:
+        steps = {step.idx: step.name for step in await read_rows(store, StepRow, "steps_of", run.id)}
+        done = {row.no: row for row in await read_rows(store, ReceiptRow, "receipts_of", run.id)}
+        for found in await store.read("undos_of", run.id):
+            log += await _read_undo(store, run, found.run_id, done, steps)
+    return log if log or run.status == "canceled" else None
+
+
+async def _read_undo(
+    store: Store, run: RunRow, undo_id: int, done: dict[int, ReceiptRow], steps: dict[int, str]
+) -> list[CompensationDocument]:
+    """The entries of one undo, oldest first. Its result knows what was not tried, and why."""
+    undo = await read_first(store, RunRow, "get_run", undo_id)
+    spec = await read_first(store, RunSpecRow, "get_spec", undo_id)
+    if undo is None or spec is None:
+        return []
+    receipts = await read_rows(store, ReceiptRow, "receipts_of", undo_id)
+    reversals = {row.reverses_no: row for row in sorted(receipts, key=lambda row: row.no)}
+    lines: dict[int, UndoLine] = {}
+    if undo.status == "succeeded":
+        try:
+            result = msgspec.convert(await read_payload(store, undo_id, undo.output_ref), UndoResult)
+            lines = {line.receipt: line for line in result.lines}
+        except msgspec.ValidationError:
+            pass  # the result was erased, or is stored as an artifact: the receipts say what was done
+    log = []
+    for no in [*lines, *(no for no in reversals if no in done and no not in lines)]:
+        row, line, by = done.get(no), lines.get(no), reversals.get(no)
+        if row is None:
+            continue
+        at = (None if by is None else by.settled_at or by.intent_at) or undo.finished_at or undo.event_at
+        log.append(
+            CompensationDocument(
+                receipt=ids.receipt_text(run.id, no),
+                step=steps.get(row.idx, str(row.idx)),
+                action=f"{row.connector}.{row.operation}",
+                outcome=line.outcome
+                if line is not None
+                else _UNDO_OUTCOMES.get(by.state if by else "", "failed"),
+                undo_run=ids.run_text(undo_id),
+                requested_by=spec.requester,
+                compensated_by=None if by is None else f"{by.connector}.{by.operation}",
+                compensation_receipt=None if by is None else ids.receipt_text(undo_id, by.no),
+                at=to_datetime(at),
+                note=(line.note if line is not None else "" if by is None else by.error) or None,
+            )
+        )
+    return log
 
 
 def _error(run: RunRow, body: Any) -> str | None:
@@ -205,6 +289,7 @@ def _step(rows: _Rows, step: StepRow) -> StepDocument:
         output=rows.body(step.output_ref),
         error=code if error is None else f"{code}: {error}",
         skip_reason=f"{step.reason}: {step.condition}" if step.reason == CONDITION_FALSE else None,
+        reused_from=None if (found := reused_result(step)) is None else f"{found.run}/{found.step}",
         started_at=to_datetime(min(a.granted_at for a in of_step)) if of_step else None,
         completed_at=to_optional_datetime(step.finished_at),
     )
@@ -251,8 +336,7 @@ def _idempotency(rows: _Rows) -> IdempotencyDocument:
         known,
         status=record.status,
         request_hash=record.request_hash.hex(),
-        # The answer as it was sent: status and headers in the first line, then the body.
-        response=decode_payload(record.response.partition(b"\n")[2]) if record.response else None,
+        response=decode_payload(decode_response(record.response)[2]) if record.response else None,
         error=record.error,
         created_at=to_datetime(record.created_at),
         updated_at=to_datetime(record.updated_at),

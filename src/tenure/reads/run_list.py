@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tenure.errors import Detail, TenureError
-from tenure.kernel.machines import RUN
+from tenure.errors import TenureError
+from tenure.kernel import profiles
 from tenure.kernel.run_rows import CLOSED_RUN, RunRow, RunSpecRow
 from tenure.reads.cursors import decode_cursor, encode_cursor
+from tenure.reads.run_words import is_word_exact, read_run_word, statuses_of_word
 from tenure.store.port import Store
 from tenure.store.run_lists import RunGlance
 
@@ -34,6 +35,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a list. A run in the list meets all of them."""
 
     status: str | None = None
+    """A status of the kernel; with a profile, a word of that profile."""
+    profile: str | None = None
     repo: str | None = None
     workflow: str | None = None
     labels: Mapping[str, str] = {}
@@ -47,7 +50,14 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     def is_index_sufficient(self) -> bool:
         """Whether the index that is read covers all conditions."""
         both = self.repo is not None and self.status is not None
-        return not (both or self.workflow is not None or self.labels or self.parked)
+        if both or self.workflow is not None or self.labels or self.parked:
+            return False
+        return self.status is None or is_word_exact(self.status, self.profile)
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """The kernel's statuses that runs in the list can have; () if the list has no condition on them."""
+        return () if self.status is None else statuses_of_word(self.status, self.profile)
 
 
 def encode_runs_cursor(tenant: str, wanted: RunFilter, place: RunPosition | None) -> str | None:
@@ -70,14 +80,12 @@ def known_steps_total(run: RunRow | RunGlance) -> int:
     return max(run.steps_total, run.steps_done)
 
 
-def check_status(status: str | None, field: str = "status") -> None:
-    """Refuse a status that no run can have: an empty list would look like an answer."""
-    if status is not None and status not in RUN.states:
-        raise TenureError(
-            "INVALID_INPUT",
-            f"{status!r} is not a status of a run",
-            (Detail(field, f"must be one of {', '.join(RUN.states)}"),),
-        )
+def check_status(wanted: RunFilter, field: str = "status") -> None:
+    """Refuse an unknown profile, and a status that no run can have in its words."""
+    if wanted.profile is not None:
+        profiles.get(wanted.profile)
+    if wanted.status is not None:
+        statuses_of_word(wanted.status, wanted.profile, field)
 
 
 async def read_specs(store: Store, runs: Iterable[RunRow]) -> dict[int, RunSpecRow]:
@@ -118,19 +126,30 @@ async def _read_by_index(
 ) -> list[RunRow]:
     if wanted.repo is not None:
         return await store.read("runs_page_by_repo", tenant, wanted.repo, *page)
-    if wanted.status is not None:
-        return await store.read("runs_page_by_status", tenant, wanted.status, *page)
-    return await store.read("runs_page", tenant, *page)
+    if not wanted.statuses:
+        return await store.read("runs_page", tenant, *page)
+    found: list[RunRow] = []
+    for status in (
+        wanted.statuses
+    ):  # each in the order of the list, and each up to a page: the first of all are the page
+        found += await store.read("runs_page_by_status", tenant, status, *page)
+    found.sort(key=lambda run: (run.created_at, run.id), reverse=True)
+    return found[: page[-1]]
 
 
 async def _select_matching(store: Store, wanted: RunFilter, runs: list[RunRow]) -> list[RunRow]:
+    statuses = wanted.statuses
     matching = [
         run
         for run in runs
-        if wanted.status in (None, run.status)
+        if (not statuses or run.status in statuses)
         and wanted.workflow in (None, run.workflow)
         and not (wanted.parked and (run.parked is None or run.status in CLOSED_RUN))
     ]
+    if wanted.status is not None and not is_word_exact(wanted.status, wanted.profile):
+        assert wanted.profile is not None
+        profile = profiles.get(wanted.profile)
+        matching = [run for run in matching if await read_run_word(store, run, profile) == wanted.status]
     if not wanted.labels:
         return matching
     specs = await read_specs(store, matching)

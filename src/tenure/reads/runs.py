@@ -40,7 +40,8 @@ from tenure.reads.run_list import (
     read_run_page,
     read_specs,
 )
-from tenure.reads.steps import StepRows, build_steps
+from tenure.reads.run_words import read_run_word
+from tenure.reads.steps import StepRows, build_steps, read_shown_steps
 from tenure.shapes.approvals import Approval
 from tenure.shapes.events import Event
 from tenure.shapes.runs import ReportStatement, Run, RunPage, RunSummary, SkippedStep
@@ -62,20 +63,6 @@ def _text(run_id: int | None) -> str | None:
 
 
 # ------------------------------------------------------------------------------------------------- words
-
-
-def run_word(profile: Profile, run: RunRow | RunGlance, events: Iterable[EventRow] = ()) -> str:
-    """The profile's word for the run's status; `events` are needed only if the word depends on the one before."""
-    if run.reported_at is not None and profile.reported_word is not None:
-        return profile.reported_word
-    if isinstance(profile.run.words[run.status], str):
-        return profile.word("run", run.status)
-    last: str | None = None
-    for event in events:
-        for entry in history.decode_body(event).get("edges", ()):
-            for _, _, after, _ in entry["edges"] if "run" in entry else ():
-                last = profile.word("run", after, last=last)
-    return profile.word("run", run.status, last=last)
 
 
 def _fixed_word(profile: Profile, step: StepRow, attempt: AttemptRow | None) -> str | None:
@@ -138,8 +125,7 @@ class RunReader:
     async def word(self, run: RunRow | RunGlance, profile_name: str | None = None) -> str:
         """The run's status in the words of a profile; without a name, of the run's own."""
         profile = profiles.get(profile_name) if profile_name else profiles.for_display(run.profile)
-        is_fixed = isinstance(profile.run.words[run.status], str)
-        return run_word(profile, run, () if is_fixed else await self._store.read("events_of", run.id))
+        return await read_run_word(self._store, run, profile)
 
     async def run(self, run_id: int, profile: str | None = None) -> Run:
         """One run with its input, output and error. `shown` is in the words of `profile`, or of the run's own."""
@@ -205,20 +191,23 @@ class RunReader:
         workflow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
+        profile: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> RunPage:
-        """The newest runs that meet all conditions, or those after a cursor."""
+        """The newest runs that meet all conditions, or those after a cursor. With a profile, `status` is a word of it."""
         if not 0 < limit <= LIST_MAX:
             raise TenureError("INVALID_INPUT", f"a list has 1 to {LIST_MAX} runs, not {limit}")
-        check_status(status)
-        wanted = RunFilter(status=status, repo=repo, workflow=workflow, labels=labels or {}, parked=parked)
+        wanted = RunFilter(
+            status=status, profile=profile, repo=repo, workflow=workflow, labels=labels or {}, parked=parked
+        )
+        check_status(wanted)
         found: list[RunRow] = []
         place: RunPosition | None = decode_runs_cursor(cursor, tenant, wanted)
         while place is not None and len(found) < limit:
             runs, place = await read_run_page(self._store, tenant, wanted, place, limit - len(found))
             found += runs
-        page = RunPage(await self.lines(found))
+        page = RunPage(await self.lines(found, profile))
         page.next_cursor = encode_runs_cursor(tenant, wanted, place)
         return page
 
@@ -253,7 +242,7 @@ class RunReader:
         """The steps of a run: leased ones, gates, checkpoints, waits and children; `shown` as in `run`."""
         run = await self.row(run_id)
         read = self._store.read
-        steps: list[StepRow] = await read("steps_of", run_id)
+        steps = await read_shown_steps(self._store, run_id)
         attempts: list[AttemptRow] = await read("attempts_of", run_id)
         rows = StepRows(
             now_us=(await read("now"))[0].now_us,
@@ -289,7 +278,7 @@ class RunReader:
         """The attempts of a run's steps that failed or were lost, and who took over, in order of time."""
         await self.row(run_id)
         events = await self._store.read("events_of", run_id)
-        steps = await self._store.read("steps_of", run_id)
+        steps = await read_shown_steps(self._store, run_id)
         return find_failed_attempts(events, steps, await read_bodies(self._store, run_id))
 
     async def events(self, run_id: int, *, after: int = 0, limit: int = 10_000) -> list[Event]:

@@ -2,7 +2,7 @@
 
 Laws:
 1. Users see one kind of step: leased steps, gates, checkpoints, waits and children are lines of one list, in the
-   order in which they began; the body of a code-first run is hidden.
+   order in which they began. The body of a code-first run and the plan step are hidden.
 2. One set of states: pending, ready, running, retry_wait, waiting_approval, waiting_external, succeeded, failed, …;
    a checkpoint that is done has succeeded, a wait that was refused has failed (`reason` says how).
 3. What was reported with a result (agent, duration, tokens, costs) is shown with its step and summed up for the run.
@@ -31,7 +31,9 @@ from tenure.kernel.run_rows import (
 )
 from tenure.reads.payloads import decode_payload
 from tenure.shapes.costs import StepCost
-from tenure.shapes.steps import Step
+from tenure.shapes.steps import ReusedResult, Step
+from tenure.store.port import Store
+from tenure.store.transactions import read_rows
 
 _VALUES = ("now", "uuid", "random", "patched")
 _WAIT_KINDS = {"approval": "approval", "proposal": "proposal", "event": "wait", "child": "child"}
@@ -108,6 +110,11 @@ def total_step_costs(costs: Iterable[_Cost | CostLineRow]) -> tuple[StepCost, ..
 # ------------------------------------------------------------------------------------------------- rows
 
 
+async def read_shown_steps(store: Store, run_id: int) -> list[StepRow]:
+    """The steps of a run, without its plan step: that one is only in the history."""
+    return [step for step in await read_rows(store, StepRow, "steps_of", run_id) if step.kind != "plan"]
+
+
 class StepRows(msgspec.Struct, frozen=True, kw_only=True):
     now_us: int
     steps: list[StepRow]
@@ -177,6 +184,7 @@ def _step(
         reason=step.reason,
         skipped=step.reason == CONDITION_FALSE,
         condition=step.condition,
+        reused_from=reused_result(step),
         last_error=step.last_error,
         started_at=to_optional_datetime(begun),
         finished_at=to_optional_datetime(step.finished_at),
@@ -187,6 +195,13 @@ def _step(
         output=decode_payload(rows.bodies.get(step.output_ref or 0)),
         error=decode_payload(rows.bodies.get(step.error_ref or 0)),
     )
+
+
+def reused_result(step: StepRow) -> ReusedResult | None:
+    """The step whose result this one has."""
+    if step.reused_run is None or step.reused_step is None:
+        return None
+    return ReusedResult(run=ids.run_text(step.reused_run), step=step.reused_step)
 
 
 def _asked(rows: StepRows, wait: WaitRow | None) -> ApprovalRow | None:

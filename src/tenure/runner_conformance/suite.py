@@ -510,6 +510,20 @@ steps:
     expect((steps["never"].skipped, steps["never"].attempt), (True, 0), "the step whose condition is false")
 
 
+@situation("planning", "completes a plan step with the steps of the run, and runs those")
+async def _planning(play: RunnerHarness) -> None:
+    steps = [
+        {"name": "one", "tool": TOOL, "needs": [], "input": {"do": "echo", "value": 1}},
+        {"name": "two", "tool": TOOL, "needs": ["one"], "input": {"do": "echo", "value": 2}},
+    ]
+    planner = {"tool": TOOL, "input": {"do": "plan", "steps": steps}}
+    run = await play.engine.create("planned", planner=planner, profile="agent-runs")
+    await play.reach(run, CLOSED_RUN, "the end of the run")
+    expect((await play.engine.get(run)).status, "succeeded", "the run")
+    outputs = {step.name: step.output for step in await play.engine.runs.steps(run)}
+    expect(outputs, {"one": 1, "two": 2}, "the outputs")
+
+
 @situation("commands", "runs a command of a workflow file: argv, env, output", commands=True)
 async def _command(play: RunnerHarness) -> None:
     _, steps = await play.run_declared("""name: commands

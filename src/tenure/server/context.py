@@ -16,7 +16,10 @@ from tenure.limits import WORKER_BEAT_SECONDS
 from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.outbound.address_rules import AllowedNetworks
 from tenure.publish import WebhookDispatcher
+from tenure.publish.firestore.client import FirestoreClient, FirestoreSettings
+from tenure.publish.firestore.mirror import FirestoreMirror
 from tenure.publish.slack_cards import SlackCardPublisher
+from tenure.publish.vcs_reporter import VcsReporter
 from tenure.reads.metrics import read_gauges
 from tenure.reads.status_batch import StatusBatcher
 from tenure.sdk.definitions import Registry
@@ -34,6 +37,7 @@ from tenure.services.hooks.verification import HookVerifier
 from tenure.services.idempotency import SWEEP_RECORDS_MAX
 from tenure.services.identity.principals import Principal
 from tenure.services.repositories import Repositories
+from tenure.services.runners.job_storage import RunnerStorage
 from tenure.services.runners.leases import RunnerLeases
 from tenure.work_pool import POOL
 
@@ -71,8 +75,10 @@ class ServerContext:
         self.intake.on_taken = self.observer.record_key_use
         self.status_batcher = StatusBatcher(engine.store)
         self.leases = RunnerLeases(engine.runtime)
+        self.storage = RunnerStorage(engine.runtime, self.leases)
         self.messages = RunnerMessages(self.leases)
         self.follower = FeedFollower(self.feed, self.stopping)
+        self.mirror = self._make_mirror()
         self._add_metrics()
         self.secrets = Secrets(folder=settings.secrets_folder, shared=settings.secrets_shared)
         self.hook_verifier = HookVerifier(repositories, self.intake.deliveries, self.secrets)
@@ -85,6 +91,11 @@ class ServerContext:
             slack_url=settings.slack_url,
             public_url=settings.public_url,
         )
+        vcs = settings.vcs
+        self.reporter = (
+            None if vcs is None else VcsReporter(engine.orchestrator, vcs, public_url=settings.public_url)
+        )
+        """Reports runs to the VCS, if the settings name one."""
         self.action_worker = (
             engine.worker(Registry(), slots=ACTION_SLOTS) if any(engine.connectors.actions()) else None
         )
@@ -93,8 +104,27 @@ class ServerContext:
         self._key_sweep = PeriodicTask("keys", self.keys.sweep, KEY_SWEEP_SECONDS, SWEEP_RECORDS_MAX)
         self._beats = PeriodicTask("server", self.beat, WORKER_BEAT_SECONDS, 1)
 
+    def _make_mirror(self) -> FirestoreMirror | None:
+        settings = self.settings
+        if settings.firestore_project is None:
+            return None
+        firestore = FirestoreSettings(
+            project=settings.firestore_project,
+            database=settings.firestore_database,
+            credentials=settings.firestore_credentials,
+            emulator=settings.firestore_emulator,
+        )
+        return FirestoreMirror(
+            self.engine.store, self.feed, FirestoreClient(firestore), tenants=settings.firestore_tenants
+        )
+
     def _add_metrics(self) -> None:
         load, metrics = self.load, self.metrics
+        if (mirror := self.mirror) is not None:
+            metrics.counters["tenure_firestore_documents_refused"] = (
+                "Documents that Firestore has refused, and that are left out of the mirror",
+                lambda: float(mirror.refused),
+            )
         metrics.counters["tenure_deliveries_set_aside"] = (
             "Deliveries of hooks that were tried too often and are left to people",
             lambda: float(self.intake.set_aside),
@@ -132,7 +162,13 @@ class ServerContext:
         self.follower.start()
         self.engine.orchestrator.on_feed.append(self.publisher.wake)
         await self.publisher.start()
+        if self.mirror is not None:
+            self.engine.orchestrator.on_feed.append(self.mirror.wake)
+            await self.mirror.start()
         await self.cards.start()
+        if self.reporter is not None:
+            self.engine.orchestrator.on_feed.append(self.reporter.wake)
+            await self.reporter.start()
         if self.action_worker is not None:
             await self.action_worker.start()
         await self._key_sweep.__aenter__()
@@ -144,7 +180,11 @@ class ServerContext:
         self.observer.stop()
         await self.follower.stop()
         await self.publisher.stop()
+        if self.mirror is not None:
+            await self.mirror.stop()
         await self.cards.stop()
+        if self.reporter is not None:
+            await self.reporter.stop()
         await self.authenticator.close()
         await self._key_sweep.__aexit__()
         await self._beats.__aexit__()

@@ -20,6 +20,7 @@ from tenure.kernel.lease_types import LeaseKey, LeaseReply
 from tenure.kernel.registry_rows import LogLineRow
 from tenure.server.error_responses import to_tenure_error
 from tenure.services.identity.principals import Principal
+from tenure.services.plans import assign_queues
 from tenure.services.runners.credentials import LeaseCredential
 from tenure.services.runners.leases import RunnerLeases
 from tenure.worker import protocol as p
@@ -55,7 +56,10 @@ class RunnerMessages:
             "context": c.Context(f"worker:{credential.owner}", "system", format_lease_id(*key)),
             "new_id": partial(self._leases.new_run_id, credential.tenant),
         }
-        return decode_message(message, given)
+        command = decode_message(message, given)
+        if isinstance(command, c.Complete) and command.plan:
+            return msgspec.structs.replace(command, plan=assign_queues(command.plan))
+        return command
 
     async def handle_batch(self, who: Principal, messages: list[Any]) -> list[p.MessageReply]:
         """Carry out a batch: one reply each, in order; see the law above."""

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
+
+if TYPE_CHECKING:  # it loads httpx, and commands import this module for their defaults
+    from tenure.publish.vcs_settings import VcsSettings
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 BURST_SECONDS = 5
@@ -83,6 +88,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     """The address of this server in messages to people."""
     slack_url: str = "https://slack.com/api"
+    vcs: VcsSettings | None = None
+    """The VCS that runs are reported to; see `publish.vcs_settings`."""
+
+    firestore_project: str | None = None
+    """The project whose Firestore database mirrors the runs of Git With Intent (docs/git-with-intent.md). None: there is no mirror."""
+    firestore_database: str = "(default)"
+    firestore_credentials: str | None = None
+    """The reference of the service account's key file."""
+    firestore_emulator: str | None = None
+    """`host:port` of an emulator, which needs no credentials."""
+    firestore_tenants: tuple[str, ...] = ("default",)
+    """The tenants whose runs are mirrored."""
 
     @property
     def burst(self) -> float:

@@ -155,10 +155,11 @@ class Approvals(Service):
         if row.kind == APPROVAL:
             await self.check_not_involved(who, row.run_id)
         if row.digest and answer.digest is None:
+            question = ids.question_text(row.kind, row.run_id, row.no)
             raise TenureError(
                 "INVALID_INPUT",
-                "this approval binds an action: repeat the digest of what you were shown",
-                (Detail("digest", "is required here; the approval shows it"),),
+                f"{question} binds an action: look at it, and repeat the digest of what you were shown together with your decision",
+                (Detail("digest", f"is required here; the approval {question} shows it"),),
             )
         command = c.DecideApproval(
             run_id=row.run_id,
@@ -201,7 +202,7 @@ class Approvals(Service):
         )
 
     async def decide_only(self, who: Principal, run_id: str, answer: DecisionRequest) -> DecisionResult:
-        """Decide the only approval that a run waits for."""
+        """Decide the only approval that a run waits for. If it binds no action, `DecisionRequest(decision="approve")` suffices."""
         check_person(who)
         run = await self._scope.reader.row(ids.run_int(run_id))
         if run.status in CLOSED_RUN:

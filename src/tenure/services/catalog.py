@@ -337,6 +337,7 @@ def describe_workflow(workflow: Workflow[..., Any] | DeclaredWorkflow) -> dict[s
             "digest": workflow.digest,
             "inputs": msgspec.to_builtins(workflow.inputs),
             "steps": [{"id": step.id, "kind": step.kind, "queue": step.queue} for step in workflow.steps],
+            **({} if workflow.planner is None else {"planner": msgspec.to_builtins(workflow.planner)}),
             "document": workflow.text,
         }
     return {

@@ -15,7 +15,14 @@ import msgspec
 from tenure import ids
 from tenure.kernel.decide.idempotency import key_refused_error
 from tenure.kernel.run_rows import IdempotencyRow
-from tenure.store.idempotency import SWEEP_RECORDS_MAX, HeldRecord, IdempotencyRecords, KeyedRequest
+from tenure.store.idempotency import (
+    SWEEP_RECORDS_MAX,
+    HeldRecord,
+    IdempotencyRecords,
+    KeyedRequest,
+    decode_response,
+    encode_response,
+)
 
 __all__ = [
     "SWEEP_RECORDS_MAX",
@@ -58,16 +65,12 @@ class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def stored(cls, record: IdempotencyRow) -> StoredResponse:
-        head, _, body = (record.response or b"").partition(b"\n")
-        status, _, location = head.decode().partition(" ")
-        return cls(
-            status=int(status), body=body, location=location or None, run_id=record.run_id, replayed=True
-        )
+        status, location, body = decode_response(record.response or b"")
+        return cls(status=status, body=body, location=location, run_id=record.run_id, replayed=True)
 
     def stores(self) -> bytes:
-        """The bytes for a record: a line with status and Location, then the body."""
-        head = str(self.status) if self.location is None else f"{self.status} {self.location}"
-        return head.encode() + b"\n" + self.body
+        """The bytes for a record."""
+        return encode_response(self.status, self.body, self.location)
 
     def headers(self) -> dict[str, str]:
         """The headers besides those of every response."""

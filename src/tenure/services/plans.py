@@ -2,8 +2,8 @@
 
 Laws:
 1. A problem is PLAN_INVALID with its place. The kernel checks names, needs and cycles.
-2. Work is queued for workers that have the step's tool. Without a tool, the tool has the step's name. A queue that already names a
-   capability (`default|tool:build`) stays unchanged.
+2. Work and planning are queued for workers that have the step's tool. Without a tool, the tool of work has the step's name. A queue that
+   already names a capability (`default|tool:build`) stays unchanged.
 3. Users' values are data. A payload that begins like a reference is refused. So are commands, conditions and templates, which only
    workflow files may contain.
 """
@@ -18,14 +18,15 @@ from typing import Any
 import msgspec
 
 from tenure.canonical import decode_json
+from tenure.durations import parse_duration
 from tenure.errors import TenureError, field_error
 from tenure.kernel import capability
-from tenure.kernel.commands import StepSpec
+from tenure.kernel.commands import StepSpec, build_plan_step
 from tenure.sdk.codec import RESERVED, encode
 
 PlanLike = Sequence[StepSpec | Mapping[str, Any]]
 CHOICES = {".kind": ("work", "approval", "wait"), ".approval.tier": ("low", "med", "high")}
-"""The values that users may choose. (`body`, the code of a code-first run, is not among them.)"""
+"""The values that users may choose. (`body`, the code of a code-first run, and `plan` are not among them.)"""
 
 
 def encode_payload(value: Any, *, aside: bool = False) -> bytes | None:
@@ -44,17 +45,59 @@ def encode_json_object(value: Mapping[str, Any] | None) -> str:
     return (encode_payload(dict(value or {})) or b"{}").decode()
 
 
+class Planner(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The tool that plans a run: it returns the list of the run's steps."""
+
+    tool: str
+    queue: str = "default"
+    input: Any = None
+    """Its arguments by name. None: the run's input."""
+    timeout: float | str | None = None
+    """For one attempt. The profile limits the time of planning as a whole (`planning_seconds`)."""
+    retries: int | None = None
+
+
 def make_plan(steps: PlanLike) -> tuple[StepSpec, ...]:
     """A plan from step specs and dictionaries; a dictionary's `input` may be any JSON value."""
     if not steps:
         raise _invalid("plan", "a plan needs at least one step")
-    return tuple(_assign_queue(f"plan[{i}]", step) for i, step in enumerate(steps))
+    return read_steps(steps)
 
 
-def _assign_queue(place: str, given: StepSpec | Mapping[str, Any]) -> StepSpec:
+def read_steps(steps: PlanLike) -> tuple[StepSpec, ...]:
+    """Likewise for what a planner returned, which may be no step at all."""
+    return tuple(
+        _assign_queue(f"plan[{i}]", step if isinstance(step, StepSpec) else _read_step(f"plan[{i}]", step))
+        for i, step in enumerate(steps)
+    )
+
+
+def assign_queues(plan: tuple[StepSpec, ...]) -> tuple[StepSpec, ...]:
+    """The plan with each step in the queue of the workers that have its tool (law 2)."""
+    return tuple(_assign_queue(f"plan[{i}]", step) for i, step in enumerate(plan))
+
+
+def make_planned_later(planner: Planner | Mapping[str, Any]) -> tuple[StepSpec, ...]:
+    """The plan of a run that a tool plans: its plan step."""
+    if not isinstance(planner, Planner):
+        try:
+            planner = msgspec.convert(dict(planner), Planner)
+        except msgspec.ValidationError as fault:
+            problem, _, where = str(fault).partition(" - at ")
+            raise _invalid("planner" + where.strip("`").removeprefix("$"), problem) from fault
+    step = build_plan_step(
+        planner.tool,
+        queue=planner.queue,
+        input=encode_payload(planner.input),
+        timeout_seconds=None if planner.timeout is None else parse_duration(planner.timeout),
+        retries=planner.retries,
+    )
+    return (_assign_queue("planner", step),)
+
+
+def _assign_queue(place: str, step: StepSpec) -> StepSpec:
     """A step in the queue of the workers that have its tool (law 2)."""
-    step = given if isinstance(given, StepSpec) else _read_step(place, given)
-    if step.kind != "work":
+    if step.kind not in ("work", "plan"):
         return step
     tool = step.tool or step.name
     if capability.SEPARATOR in step.queue:

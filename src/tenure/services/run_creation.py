@@ -20,10 +20,9 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from tenure import durations, ids
-from tenure.clock import to_datetime, us
+from tenure.clock import us
 from tenure.errors import TenureError, field_error
 from tenure.kernel import commands as c
-from tenure.kernel import profiles
 from tenure.kernel.decide.creation import CreatedRun
 from tenure.kernel.decide.idempotency import key_expired_error
 from tenure.kernel.new_run import build_create_run
@@ -33,11 +32,13 @@ from tenure.kernel.separation_of_duties import join_people
 from tenure.limits import KEY_CHARS_MAX
 from tenure.money import parse_amount
 from tenure.orchestrator.batch import KeyRecorder
+from tenure.reads.created_runs import show_created
 from tenure.services.idempotency import HeldRecord, KeyedRequest, StoredResponse, replay_response
 from tenure.services.identity.principals import Principal
 from tenure.services.plans import encode_json_object
 from tenure.services.scope import Scope
 from tenure.shapes.hooks import HookTrigger
+from tenure.shapes.reports import VcsTarget
 from tenure.shapes.runs import API_TRIGGER, RunCreated, RunTrigger, StartRun
 from tenure.work_pool import run_in_pool
 
@@ -67,6 +68,8 @@ class RunCaller(msgspec.Struct, frozen=True, kw_only=True):
     trace: str | None = None
     wall_clock: bool = False
     """The timeout includes the time of waiting for people."""
+    vcs_target: VcsTarget | None = None
+    """The commit whose checks show the run."""
 
 
 class StartOptionsDict(TypedDict, total=False):
@@ -89,6 +92,7 @@ class StartOptionsDict(TypedDict, total=False):
     over_rate: Literal["refuse", "delay"]
     trace: str | None
     budget: str | None
+    vcs_target: VcsTarget | None
 
 
 _OPTIONS = frozenset(StartOptionsDict.__annotations__)
@@ -126,7 +130,7 @@ def build_command(
     *,
     version: str,
     profile: str,
-    plan: tuple[c.StepSpec, ...] | None,
+    plan: tuple[c.StepSpec, ...],
     body: bytes | None,
     timeout_seconds: float | None = None,
     terms: RunTerms = NO_TERMS,
@@ -166,6 +170,7 @@ def build_command(
         involved=join_people(caller.involved, unconfirmed) if unconfirmed else caller.involved,
         budget=budget,
         currency=currency,
+        vcs_target=None if caller.vcs_target is None else encode_target(caller.vcs_target),
     )
     return build_create_run(
         request,
@@ -176,6 +181,16 @@ def build_command(
         terms=terms,
         eager=eager,
     )
+
+
+def encode_target(target: VcsTarget) -> str:
+    """A target as it is stored with its run."""
+    text = msgspec.json.encode(target, order="sorted").decode()
+    try:
+        msgspec.json.decode(text, type=VcsTarget)  # programs build it without a check
+    except msgspec.ValidationError as fault:
+        raise field_error("vcs_target", str(fault)) from fault
+    return text
 
 
 def trigger_metadata(trigger: RunTrigger | HookTrigger) -> dict[str, Any]:
@@ -302,17 +317,7 @@ async def _find_response(scope: Scope, keyed: KeyedRequest) -> StoredResponse | 
 def answer_created(
     command: c.CreateRun, run_id: int, status: str, at: int, show: ShowCreated | None = None
 ) -> StoredResponse:
-    text = ids.run_text(run_id)
-    body = RunCreated(
-        id=text,
-        workflow=command.workflow,
-        version=command.code_version,
-        profile=command.profile,
-        workspace=command.workspace,
-        status=status,
-        shown=profiles.get(command.profile).word("run", status),
-        created_at=to_datetime(at),
-    )
+    body = show_created(command, run_id, status, at)
     return StoredResponse.of(
-        body if show is None else show(body), 201, location=f"/runs/{text}", run_id=run_id
+        body if show is None else show(body), 201, location=f"/runs/{body.id}", run_id=run_id
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import datetime
 from math import inf
 from typing import Any
@@ -24,17 +24,21 @@ from tenure.kernel import profiles, reruns
 from tenure.kernel.machines import LIVE_LEASE
 from tenure.kernel.registry_rows import LogLineRow
 from tenure.kernel.run_rows import CLOSED_RUN, AttemptRow, RunRow, StepRow, WaitRow
-from tenure.limits import ARTIFACTS_PER_RUN_MAX
-from tenure.reads.artifacts import artifact_reference, find_artifact, list_artifacts, to_artifact
+from tenure.limits import ARTIFACT_BYTES_MAX, ARTIFACTS_PER_RUN_MAX, LOG_READ_BYTES_MAX
+from tenure.reads.artifacts import find_artifact, list_artifacts, to_artifact
 from tenure.reads.explanation import explain_run
+from tenure.reads.file_stream import open_artifact, stream_file
+from tenure.reads.job_logs import read_job_log, read_step_tests
 from tenure.reads.payloads import decode_payload
 from tenure.reads.run_documents import read_document
 from tenure.sdk import codec
 from tenure.services.evidence import seal_run
+from tenure.services.file_sweeper import delete_files
 from tenure.services.plans import PlanLike, encode_json_object, encode_payload, make_plan
 from tenure.services.run_waiters import POLL_SECONDS_LOCAL, POLL_SECONDS_MAX, POLL_SECONDS_MIN
 from tenure.services.scope import Service
 from tenure.shapes.events import Event
+from tenure.shapes.job_logs import JobLog
 from tenure.shapes.runs import (
     Artifact,
     Explanation,
@@ -46,8 +50,11 @@ from tenure.shapes.runs import (
     SignalResult,
 )
 from tenure.shapes.steps import FailedAttempt, Step
+from tenure.shapes.test_reports import StepTests
+from tenure.store.uploads import ask_run_deletion
 
 RETENTION_PAGE = 200
+LOG_POLL_SECONDS = 0.2
 _List = list  # `Runs.list` hides the builtin in annotations of the class
 
 
@@ -80,10 +87,12 @@ class Runs(Service):
         workflow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parked: bool = False,
+        profile: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> RunPage:
-        """The newest runs that meet all conditions. Pass the `next_cursor` of a page as `cursor` to get the next page."""
+        """The newest runs that meet all conditions. Pass the `next_cursor` of a page as `cursor` to get the next page. With a
+        profile, `status` is a word of it."""
         scope = self._scope
         return await scope.reader.list_runs(
             scope.tenant,
@@ -92,6 +101,7 @@ class Runs(Service):
             workflow=workflow,
             labels=labels,
             parked=parked,
+            profile=profile,
             limit=limit,
             cursor=cursor,
         )
@@ -141,8 +151,67 @@ class Runs(Service):
     ) -> bytes:
         """The accepted file with this name. If several steps have one (ARTIFACT_AMBIGUOUS), name the step and the attempt."""
         run = await self._row(run_id)
-        found = await find_artifact(self._scope.store, run.id, name, step=step, attempt=attempt, late=late)
-        return await self._scope.artifacts.get(artifact_reference(found))
+        row = await find_artifact(self._scope.store, run.id, name, step=step, attempt=attempt, late=late)
+        if row.size > ARTIFACT_BYTES_MAX:
+            raise TenureError(
+                "PAYLOAD_TOO_LARGE", f"artifact {name!r} has {row.size} bytes: read it with `stream_artifact`"
+            )
+        file = await open_artifact(self._scope.store, row)
+        return b"".join([piece async for piece in stream_file(self._scope.artifacts, file)])
+
+    async def stream_artifact(
+        self,
+        run_id: str,
+        name: str,
+        *,
+        step: str | None = None,
+        attempt: int | None = None,
+        late: bool | None = None,
+    ) -> AsyncIterator[bytes]:
+        """The bytes of a file of any size, in pieces. It is found as by `read_artifact`."""
+        run = await self._row(run_id)
+        row = await find_artifact(self._scope.store, run.id, name, step=step, attempt=attempt, late=late)
+        file = await open_artifact(self._scope.store, row)
+        async for piece in stream_file(self._scope.artifacts, file):
+            yield piece
+
+    async def read_log(
+        self,
+        run_id: str,
+        step: str,
+        *,
+        attempt: int | None = None,
+        offset: int = 0,
+        limit: int = LOG_READ_BYTES_MAX,
+        tail: int | None = None,
+        late: bool = False,
+        wait: float = 0.0,
+    ) -> JobLog:
+        """Bytes of the log of a job from `offset`, at most `limit`; or its last `tail` lines. Without an `attempt`, of the newest one.
+        With `late`, also what arrived after the end of the lease. If there is nothing yet, wait up to `wait` seconds."""
+        run, loop = await self._row(run_id), asyncio.get_running_loop()
+        until = loop.time() + wait
+        while True:
+            found = await read_job_log(
+                self._scope.store,
+                self._scope.artifacts,
+                run.id,
+                step,
+                attempt=attempt,
+                offset=offset,
+                limit=limit,
+                tail=tail,
+                late=late,
+            )
+            left = until - loop.time()
+            if found.data or found.ended or left <= 0:
+                return found
+            await asyncio.sleep(min(LOG_POLL_SECONDS, left))
+
+    async def tests(self, run_id: str, step: str | None = None) -> _List[StepTests]:
+        """The test reports of the run's jobs, or of one job, by step and attempt."""
+        run = await self._row(run_id)
+        return await read_step_tests(self._scope.store, run.id, step)
 
     # ------------------------------------------------------------------------------------------ results
 
@@ -209,14 +278,6 @@ class Runs(Service):
         return TenureError(code, message, status=run.status, reason=reason, error=error)
 
     # --------------------------------------------------------------------------------------------- plans
-
-    async def plan_ready(self, run_id: str, plan: PlanLike) -> None:
-        """Give a plan to a run that was created without one."""
-        await self._scope.send(c.AcceptPlan(**self._scope.address(run_id), plan=make_plan(plan)))
-
-    async def plan_failed(self, run_id: str, message: str = "", *, code: str = "PLAN_FAILED") -> None:
-        """Fail a run that was created without a plan."""
-        await self._scope.send(c.FailPlan(**self._scope.address(run_id), code=code, message=message.encode()))
 
     async def add_steps(self, run_id: str, plan: PlanLike) -> None:
         """Add steps to a run that has not ended."""
@@ -408,9 +469,11 @@ class Runs(Service):
         if await self._needs_seal():
             await self._row(run_id)
             await seal_run(scope, address["run_id"])
+        await self._row(run_id)
+        deletion = await ask_run_deletion(scope.store, address["run_id"])
         for command in (c.SealRun, c.DeleteRun):
             await scope.send(command(**address))
-        await scope.artifacts.delete(run_id)
+        await delete_files(scope.store, scope.artifacts, deletion)
 
     async def delete_finished(self, before: datetime) -> int:
         """Seal and delete the runs that ended before a time. Returns their number."""
@@ -429,12 +492,13 @@ class Runs(Service):
             if await self._needs_seal():
                 for run in due:
                     await seal_run(scope, run.id)
+            deletions = [await ask_run_deletion(scope.store, run.id) for run in due]
             for command in (c.SealRun, c.DeleteRun):
                 context = scope.context(initiator="policy", cause="retention")
                 commands = (command(run_id=run.id, tenant=scope.tenant, context=context) for run in due)
                 await asyncio.gather(*map(scope.orchestrator.send, commands))
-            for run in due:
-                await scope.artifacts.delete(ids.run_text(run.id))
+            for deletion in deletions:
+                await delete_files(scope.store, scope.artifacts, deletion)
             deleted += len(due)
             at = rows[-1].created_at
         return deleted

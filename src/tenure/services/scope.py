@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tenure import ids
@@ -28,6 +29,7 @@ from tenure.store.identity import DATABASE_OWNER, AdminActor
 from tenure.store.port import Store
 
 if TYPE_CHECKING:
+    from tenure.ci.settings import CiSettings
     from tenure.services.hooks.intake import HookIntake
 
 NOT_OPEN = "the engine is not running: use `async with Engine(…)`"
@@ -51,7 +53,9 @@ class Runtime:
         *,
         only_reads: bool = False,
         seals: bool = False,
+        ci_file: str | None = None,
     ) -> None:
+        """`ci_file` has the repositories of CI."""
         self.artifacts = artifacts
         self.only_reads = only_reads
         """No command is sent, because the database may be read-only."""
@@ -65,6 +69,8 @@ class Runtime:
         self.catalog: Catalog
         self._choose_connectors = choose_connectors
         self._connectors: Connectors | None = None
+        self._ci_file = ci_file
+        self._ci: CiSettings | None = None
         self._store: Store | None = None
         self._orchestrator: Orchestrator | None = None
 
@@ -100,19 +106,36 @@ class Runtime:
             self._connectors = self._choose_connectors()
         return self._connectors
 
+    @property
+    def ci(self) -> CiSettings | None:
+        """The repositories of CI, loaded when they are first needed; None if this process has none."""
+        if self._ci is None and self._ci_file is not None:
+            from tenure.ci.settings import load_settings_file  # few processes have repositories
+
+            self._ci = load_settings_file(Path(self._ci_file))
+        return self._ci
+
 
 class Scope:
     """A runtime, seen by one actor of one tenant and workspace."""
 
     def __init__(
-        self, runtime: Runtime, tenant: str, workspace: str, actor: str, caller: Principal | None = None
+        self,
+        runtime: Runtime,
+        tenant: str,
+        workspace: str,
+        actor: str,
+        caller: Principal | None = None,
+        initiator: c.Initiator = "user",
     ) -> None:
-        """`caller` is the credential of a request to a server. Without one, the actor is the account that owns the database."""
+        """`caller` is the credential of a request to a server. Without one, the actor is the account that owns the database. `initiator`
+        is what a run's history calls the actor, unless a command says otherwise."""
         self.runtime = runtime
         self.caller = caller
         self.tenant = tenant
         self.workspace = workspace
         self.actor = actor
+        self.initiator = initiator
 
     @property
     def store(self) -> Store:
@@ -141,13 +164,15 @@ class Scope:
         return AdminActor(actor=caller.actor, people=caller.people)
 
     def context(
-        self, actor: str | None = None, initiator: c.Initiator = "user", cause: str = ""
+        self, actor: str | None = None, initiator: c.Initiator | None = None, cause: str = ""
     ) -> c.Context:
         """Who acts and why, as a run's history records it."""
-        return c.Context(actor or self.actor, initiator, cause or f"req:{secrets.token_hex(8)}")
+        return c.Context(
+            actor or self.actor, initiator or self.initiator, cause or f"req:{secrets.token_hex(8)}"
+        )
 
     def address(
-        self, run_id: str, actor: str | None = None, initiator: c.Initiator = "user"
+        self, run_id: str, actor: str | None = None, initiator: c.Initiator | None = None
     ) -> dict[str, Any]:
         """The fields that every command to a run begins with."""
         return {

@@ -24,6 +24,27 @@ class CancellationDocument(msgspec.Struct, rename="camel", omit_defaults=True, k
     reason: str | None = None
 
 
+class CompensationDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
+    """One entry of a run's compensation log: what became of one of its actions when the run was undone."""
+
+    receipt: str
+    """The id of the action's receipt."""
+    step: str
+    action: str
+    outcome: str
+    """undone; undoing (the reversal is under way); unsettled (its outcome is unknown); failed; conflict (the target has changed since);
+    cannot (a person has to do it)."""
+    undo_run: str
+    """The run that undoes it."""
+    requested_by: str
+    compensated_by: str | None = None
+    """The action that reverses it."""
+    compensation_receipt: str | None = None
+    at: datetime
+    """When the outcome was recorded."""
+    note: str | None = None
+
+
 class RunDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     """`gwi_runs/{runId}`."""
 
@@ -43,7 +64,7 @@ class RunDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=Tr
     result: Any = None
     error: str | None = None
     cancellation: CancellationDocument | None = None
-    compensation_log: list[Any] | None = None
+    compensation_log: list[CompensationDocument] | None = None
     resumed_from: str | None = None
     resume_count: int | None = None
     created_at: datetime
@@ -66,6 +87,8 @@ class StepDocument(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=T
     error: str | None = None
     skip_reason: str | None = None
     """For a step that its condition skipped: CONDITION_FALSE, and the condition."""
+    reused_from: str | None = None
+    """For a step that has the result of an earlier one: that step's run and name, as `RUN/NAME`."""
     started_at: datetime | None = None
     completed_at: datetime | None = None
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+
+HookKind = Literal["github", "slack", "generic", "servicenow"]
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +82,7 @@ class HookTrigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class HookRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Start a run of `workflow`, or deliver `signal` to the run that `run` names."""
+    """Start a run of `workflow`, deliver `signal` to the run that `run` names, or start a CI run."""
 
     when: str = "true"
     workflow: str | None = None
@@ -98,6 +100,8 @@ class HookRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     signal: str | None = None
     run: str | None = None
     """An expression for the id of the run that gets the signal."""
+    ci: bool = False
+    """GitHub: start a CI run for the pushed commits or the pull request. The server's CI settings have the repository."""
     data: Any = None
     """The data of the signal, as a template. Default: the body."""
 
@@ -110,9 +114,17 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     commits differ."""
     known_authors_only: bool = False
     """GitHub: a run cannot be approved if its author, pusher or sender has a login that belongs to no person."""
+    reports: bool = False
+    """GitHub: report the states of its runs as checks of their commit, and obey Re-run and Cancel of these checks."""
     linked_only: bool = False
     """Slack: only people who have linked their account may send commands."""
     channel: str | None = None
     """Slack: the id of the channel that shows open approvals as cards, such as C0123456789. Needs `token`."""
     token: str | None = None
     """Slack: the reference of the app's bot token (`chat:write`, and `channels:history` to find cards that may have been posted)."""
+    secret_header: str | None = None
+    """ServiceNow: the header that has the shared secret. Without it, `Authorization` has basic credentials, and the secret is
+    `user:password`."""
+    event_id: tuple[str, ...] = ()
+    """ServiceNow: where the id of an event is, `header:NAME` or `body:FIELD` (`body:record.sys_id`); several are joined. An event with the
+    same id counts once."""

@@ -216,3 +216,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
     uploaded_at: datetime
     late: bool
     """Uploaded after the lease had ended. It is kept as evidence and has changed nothing."""
+    expires_at: datetime | None = None
+    """When its retention ends. None: with its run."""
+    deleted_at: datetime | None = None
+    """When its bytes were deleted at the end of its retention."""

@@ -71,6 +71,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     error: Any = None
 
 
+class ReusedResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The step whose result another step has. Its run may have been deleted since."""
+
+    run: str
+    step: str
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A step: leased work, a gate, a checkpoint, a wait or a child run."""
 
@@ -99,6 +106,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """It succeeded without being executed, because its condition was false (reason CONDITION_FALSE)."""
     condition: str | None = None
     """Its condition in the workflow file."""
+    reused_from: ReusedResult | None = None
+    """It succeeded without being executed, because a step with the same inputs had succeeded (reason REUSED)."""
     last_error: str | None = None
     last_failure: str | None = None
     """The error of its last failed attempt, if it needed several."""

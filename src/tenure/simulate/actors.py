@@ -10,7 +10,6 @@ import msgspec
 from tenure.errors import TenureError
 from tenure.kernel.act_commands import SettleReceipt
 from tenure.kernel.commands import (
-    AcceptPlan,
     AddSteps,
     CancelStep,
     Command,
@@ -20,7 +19,6 @@ from tenure.kernel.commands import (
     DeleteRun,
     DeliverEvent,
     EndWait,
-    FailPlan,
     MarkReported,
     Pause,
     RequestCancel,
@@ -124,22 +122,11 @@ class SimulatedClients(Actor):
         run_id: int = created.run_id
         if created.lease is not None and world.workers:
             rng.choice(list(world.workers.values())).adopt(created.lease)
-        if command.plan is None:
-            await self._plan(run_id, command)
         for _ in range(rng.choice((0, 1, 1, 2, 3, 5))):
             await asyncio.sleep(rng.choice((0.3, 3.0, 30.0)) * rng.random())
             if not world.chaos:
                 return
             await self._change(run_id, command)
-
-    async def _plan(self, run_id: int, command: CreateRun) -> None:
-        rng = self.rng
-        await asyncio.sleep(rng.choice((0.5, 5.0, 200.0)) * rng.random())
-        if rng.random() < 0.2:
-            await self.ask(FailPlan(context=self.user, run_id=run_id, message=b"no idea"))
-        else:
-            plan = self.world.workload.plan(rng, command.profile)
-            await self.ask(AcceptPlan(context=self.user, run_id=run_id, plan=plan))
 
     async def _change(self, run_id: int, command: CreateRun) -> None:
         rng, world = self.rng, self.world
@@ -204,7 +191,7 @@ class SimulatedClients(Actor):
         """Rerun or resume a run that has ended."""
         world = self.world
         runs: list[RunRow] = world.inspect("get_run", run_id)
-        if not runs or runs[0].status not in CLOSED_RUN or command.plan is None:
+        if not runs or runs[0].status not in CLOSED_RUN:
             return
         links: dict[str, Any] = {"rerun_of": run_id, "attempt_no": 2}
         if change == "resume":
@@ -288,8 +275,6 @@ class Finisher(Actor):
         about: dict[str, Any] = {"context": self.user, "run_id": run.id}
         if run.paused or run.parked is not None:
             await self.ask(Unpause(**about))
-        if not run.planned:
-            await self.ask(AcceptPlan(**about, plan=self.world.workload.plan(self.rng, run.profile)))
         for approval in self.world.inspect("approvals_of", run.id):
             for person in PEOPLE:
                 if approval.status == "requested" and person != approval.requester:

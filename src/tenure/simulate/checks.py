@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LATE_SECONDS_MAX = 120.0
 """Without faults, a timer is swept within this time."""
-_UNUSED_ROWS = ("artifacts", "cost_lines", "evidence")
+_UNUSED_ROWS = ("artifacts", "upload_parts", "log_chunks", "cost_lines", "evidence")
 """No world has such rows, so they are not read."""
 _ACT_ROWS = ("verdicts", "receipts", "run_spends")
 """Read only in worlds with acts."""

@@ -30,6 +30,7 @@ from tenure.kernel.commands import (
     Release,
     RequestCancel,
     RunCommand,
+    StepSpec,
     Suspend,
 )
 from tenure.kernel.decide.creation import CreatedRun
@@ -203,12 +204,16 @@ class Oracle:
                 ended = "succeeded" if isinstance(asked, Complete) else "suspended"
             elif isinstance(asked, Release) and attempt.state == "stale":
                 ended = "stale"  # it had begun something that cannot be repeated, so the step was given up
+            elif reply.outcome == "PLAN_INVALID":
+                ended = "failed"
             if attempt.state != ended:
                 self._violate(f"{type(asked).__name__} was accepted and the attempt is {attempt.state}")
             if ended == "succeeded" and reply.state != "suspended":
                 before = self._completed.setdefault((run_id, idx), asked.n)
                 if before != asked.n:
                     self._violate(f"I17: step {idx} was completed by attempts {before} and {asked.n}")
+                if isinstance(asked, Complete) and asked.plan is not None:
+                    self._check_plan(run_id, asked.plan)
         elif isinstance(asked, RecordCheckpoint):
             self._check_checkpoint(asked)
         elif isinstance(asked, OpenWait):
@@ -218,6 +223,13 @@ class Oracle:
                 self._violate(f"wait {asked.label} was opened and does not exist")
         elif isinstance(asked, Suspend) and reply.state == "suspended" and attempt.state != "suspended":
             self._violate(f"a suspended attempt is {attempt.state}")
+
+    def _check_plan(self, run_id: int, plan: tuple[StepSpec, ...]) -> None:
+        """Check that an accepted plan is the plan of its run."""
+        names = [row.name for row in self._world.inspect("steps_of", run_id) if row.kind != "plan"]
+        run = self._world.inspect("get_run", run_id)[0]
+        if not run.planned or names[: len(plan)] != [step.name for step in plan]:
+            self._violate(f"a plan of {len(plan)} steps was accepted, and the run has the steps {names}")
 
     def _check_checkpoint(self, asked: RecordCheckpoint) -> None:
         place = (asked.run_id, asked.idx, asked.name)
@@ -314,6 +326,7 @@ class Oracle:
                         f"I43: approved by {sorted(voters)}, and {approval.people} people were needed"
                     )
         self._check_waits(bundle)
+        self._check_reused(bundle)
         steps = {step.idx: step for step in bundle.steps}
         for (owner, idx), n in self._completed.items():
             if owner == run_id:
@@ -324,6 +337,23 @@ class Oracle:
                 row = found.get((idx, name))
                 if row is None or (row.n, row.seq) < (n, seq):
                     self._violate(f"checkpoint {name} of attempt {n} was accepted and is lost")
+
+    def _check_reused(self, bundle: RunDump) -> None:
+        """Check that a step has the result of a step that ran and succeeded under a key that it may use."""
+        for step in bundle.steps:
+            if step.reused_run is None or step.reused_run in self._deleted:
+                continue
+            rows: list[StepRow] = self._world.inspect("steps_of", step.reused_run)
+            found = next((row for row in rows if row.name == step.reused_step), None)
+            if (
+                found is None
+                or found.state != "succeeded"
+                or not found.attempt
+                or found.tenant != step.tenant
+            ):
+                self._violate(f"step {step.name} has the result of a step that has none: {step.reused_step}")
+            elif found.reuse_key != step.reuse_key and '"also":["shared"]' not in (step.reuse or ""):
+                self._violate(f"step {step.name} has a result with another key")
 
     def _check_waits(self, bundle: RunDump) -> None:
         """Check that no wait misses a buffered event, and that no deadline passed while a person was asked."""

@@ -217,6 +217,8 @@ class Job:
                 await self._finish(kind, **fields)
             if self.lease.kind == "body":
                 await self._body(self.world.workload.script(int(self.lease.input or b"0")))
+            elif self.lease.kind == "plan":
+                await self._plan()
             else:
                 await self._step()
         except CancelRequested:
@@ -256,6 +258,27 @@ class Job:
                 retryable=rng.choice((None, None, True, False)),
             )
         await self.say(Complete, output=OUTPUT)
+
+    async def _plan(self) -> None:
+        """Plan the run. Some planners are slow, fail, bring an invalid plan, or do what a planner may not do."""
+        rng, chaos = self.rng, self.world.chaos
+        await self._work_for(rng.choice((0.01, 0.5, 5.0, 100.0) if chaos else (0.01, 0.5)) * rng.random())
+        if chaos and rng.random() < 0.2:
+            await self._finish(
+                Fail, code=rng.choice(CODES), message=b"no idea", retryable=rng.choice((None, True, False))
+            )
+        if chaos and rng.random() < 0.1:
+            if rng.random() < 0.5:
+                await self.say(RecordCheckpoint, name="part1", output=OUTPUT)
+            else:
+                await self.say(OpenWait, label="event0", event=WaitSpec(event="merged"))
+        workload = self.world.workload
+        plan = (
+            workload.planner_result(rng, self.lease.profile)
+            if chaos
+            else workload.plan(rng, self.lease.profile)
+        )
+        await self.say(Complete, plan=plan)
 
     async def _answer_cancel(self) -> None:
         """Answer a cancellation. Most workers acknowledge it; some are late, and some never answer."""

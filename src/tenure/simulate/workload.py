@@ -18,10 +18,12 @@ from tenure.kernel.commands import (
     Claimant,
     Context,
     CreateRun,
+    ReuseSpec,
     RunRequest,
     StepSpec,
     Trigger,
     WaitSpec,
+    build_plan_step,
 )
 from tenure.kernel.new_run import build_create_run
 from tenure.kernel.run_rows import Cap
@@ -91,7 +93,7 @@ class Workload:
         self.keyed = rng.choice((0.0, 0.0, 0.3, 0.8))
         self.caps = self._draw_caps(rng)
         self.conditions = world.rng("conditions").random() < 0.25
-        """Whether plans have conditions and templates, as those of workflow files do."""
+        """Whether plans have conditions and templates, as those of workflow files do, and steps with earlier results."""
         act_rng = world.rng("acting")
         self.acts = act_rng.random() < 0.3
         """Whether bodies have acts."""
@@ -209,13 +211,21 @@ class Workload:
 
     @staticmethod
     def _with_conditions(rng: Random, steps: list[StepSpec]) -> tuple[StepSpec, ...]:
-        """Let some steps be skipped, or have templates as inputs. These draws have their own generator, so that the results of older
+        """Let some steps be skipped, have templates as inputs, or have earlier results. These draws have their own generator, so that the results of older
         seeds do not change."""
         made = []
         for step in steps:
+            if step.kind == "work" and rng.random() < 0.4:
+                also = rng.choice(((), ("shared",)))
+                reuse = ReuseSpec(
+                    scope=rng.choice(("shared", "own")), also=also, digest=rng.choice(("11", "22")) * 32
+                )
+                step = msgspec.structs.replace(step, reuse=reuse)
             how = rng.choice(("plain", "plain", "skipped", "true", "false", "each", "fails"))
             if how == "skipped":
-                step = msgspec.structs.replace(step, condition="inputs == 0", skipped=True, input=None)
+                step = msgspec.structs.replace(
+                    step, condition="inputs == 0", skipped=True, input=None, reuse=None
+                )
             elif how != "plain" and step.kind == "work":
                 step = msgspec.structs.replace(step, condition=how, template=how.encode(), input=None)
             made.append(step)
@@ -251,7 +261,7 @@ class Workload:
             context=context,
             workflow=f"w{number % 3}",
             profile=profile,
-            plan=None if planning else plan,
+            plan=(self._planner(rng),) if planning else plan,
             input=str(number).encode(),
             trigger=Trigger("api"),
             idempotency_key=f"request-{number}" if rng.random() < 0.8 else None,
@@ -266,6 +276,22 @@ class Workload:
         )
         eager = Claimant(f"eager{number}") if rng.random() < 0.25 else None
         return build_create_run(request, run_id=run_id, tenant=tenant, workspace=workspace, eager=eager)
+
+    @staticmethod
+    def _planner(rng: Random) -> StepSpec:
+        """The plan step of a run that is planned later."""
+        return build_plan_step(
+            "planner",
+            queue=rng.choice(("default", "slow")),
+            retries=rng.choice((None, 0, 1, 2)),
+            timeout_seconds=rng.choice((None, None, 10.0)),
+            lease_seconds=rng.choice((None, 2.0, 8.0)),
+        )
+
+    def planner_result(self, rng: Random, profile_name: str) -> tuple[StepSpec, ...] | None:
+        """What a planner brings: usually a plan, sometimes an empty, an invalid or no plan."""
+        plan = self.plan(rng, profile_name)
+        return rng.choice((plan, plan, plan, plan, (), (*plan, plan[0]), None))
 
     @staticmethod
     def _body(rng: Random) -> StepSpec:

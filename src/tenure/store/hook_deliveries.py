@@ -84,7 +84,12 @@ SAME_FINGERPRINT_SECONDS = 5.0
 RETENTION_SECONDS = 30 * 86_400.0
 SLACK_RECORD_SECONDS = 1_800.0
 """GWI-09: how long the record of a Slack command is kept."""
-KEY_SOURCES = {"github": "github_webhook", "slack": "slack", "generic": "webhook"}
+KEY_SOURCES = {
+    "github": "github_webhook",
+    "slack": "slack",
+    "generic": "webhook",
+    "servicenow": "servicenow",
+}
 """The source of a hook's keys, by its kind."""
 
 _REPEATS = "repeats delivery "

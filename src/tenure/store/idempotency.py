@@ -65,6 +65,19 @@ EXPIRING_STATUSES = tuple(state for state in IDEMPOTENCY.states if state not in 
 SWEEP_RECORDS_MAX = 500
 
 
+def encode_response(status: int, body: bytes, location: str | None = None) -> bytes:
+    """A response as a record stores it: a line with status and Location, then the body."""
+    head = str(status) if location is None else f"{status} {location}"
+    return head.encode() + b"\n" + body
+
+
+def decode_response(stored: bytes) -> tuple[int, str | None, bytes]:
+    """Status, Location and body of a stored response."""
+    head, _, body = stored.partition(b"\n")
+    status, _, location = head.decode().partition(" ")
+    return int(status), location or None, body
+
+
 RequestEnd = Literal["complete", "fail"]
 """How a request ended: an event of `IDEMPOTENCY`."""
 

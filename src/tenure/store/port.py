@@ -203,6 +203,8 @@ READS: dict[str, RowType] = {
     "runs_by_status": RunRow,  # () ; tenant, status, before_created_at, limit -> newest first
     "approvals_open": ApprovalRow,  # () ; tenant, limit -> oldest first
     "run_ids_after": RunId,  # () ; after_id, limit -> by id
+    "reusable_steps": StepRow,  # () ; tenant, reuse_key, limit -> those that ran and succeeded, newest first
+    "reused_steps_of": StepRow,  # () ; run_id -> those that have the result of an earlier step
     "steps_of": StepRow,  # () ; run_id    (these: all rows of one run, in key order)
     "attempts_of": AttemptRow,
     "checkpoints_of": CheckpointRow,

@@ -18,6 +18,7 @@ from tenure.kernel.server_rows import SERVER_ROWS
 from tenure.store import (
     approvals,
     artifacts,
+    caches,
     costs,
     evidence,
     feed,
@@ -25,6 +26,7 @@ from tenure.store import (
     idempotency,
     identity,
     ledger,
+    log_chunks,
     log_lines,
     metrics,
     policies,
@@ -36,6 +38,9 @@ from tenure.store import (
     schedules,
     slack_cards,
     subscriptions,
+    test_reports,
+    uploads,
+    vcs_reports,
     workers,
     workflows,
 )
@@ -44,8 +49,9 @@ from tenure.store.port import QUERIES, RowType
 QUERY_MODULES = {
     module.__name__.rpartition(".")[2]: module
     for module in (
-        approvals, artifacts, costs, evidence, feed, hook_deliveries, idempotency, identity, ledger, log_lines, metrics,
-        policies, publications, receipts, remote_leases, replay, run_lists, schedules, slack_cards, subscriptions, workers, workflows,
+        approvals, artifacts, caches, costs, evidence, feed, hook_deliveries, idempotency, identity, ledger, log_chunks,
+        log_lines, metrics, policies, publications, receipts, remote_leases, replay, run_lists, schedules, slack_cards,
+        subscriptions, test_reports, uploads, vcs_reports, workers, workflows,
     )
 }  # fmt: skip
 OWN_QUERIES = {"sqlite": "clock", "postgres": "saves"}
@@ -65,6 +71,10 @@ TABLES_BENEATH_RUN = (
     "log_line",
     "remote_lease",
     "artifact",
+    "log_chunk",
+    "upload",
+    "upload_part",
+    "test_report",
 )
 """Tables whose rows are deleted with their run. Outbox rows are not: they are still to be delivered."""
 ROWS: dict[str, type[Row]] = {**REGISTRY_ROWS, **SERVER_ROWS, **GOVERNANCE_ROWS}

@@ -6,8 +6,14 @@ run. Of the lease's token only the SHA-256 is stored.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from tenure.clock import us
+from tenure.errors import TenureError
+from tenure.kernel.artifact_rules import lease_ended_at
+from tenure.kernel.run_rows import AttemptRow, RunRow
 from tenure.kernel.server_rows import RemoteLeaseRow
-from tenure.store.port import RowType
+from tenure.store.port import Query, RowType, Transaction
 
 
 class LeaseCredential(RemoteLeaseRow, gc=False):
@@ -59,3 +65,30 @@ READS: dict[str, RowType] = {
     "lease_credentials": LeaseCredential,  # (run_id, idx, n)
     "remote_lease_details": RemoteLeaseDetail,  # (run_id, idx, n) ; now
 }
+
+
+class LockedLease(NamedTuple):
+    """An attempt whose run is locked, so that its lease cannot end before the commit."""
+
+    run: RunRow
+    attempt: AttemptRow
+    now_us: int
+    late: bool
+    """Whether the lease has ended."""
+
+
+def lock_lease(run_id: int, idx: int, n: int, *, late_seconds: float) -> Transaction[LockedLease]:
+    """Lock a lease's run. LEASE_STALE if the lease ended more than `late_seconds` ago, or the run is deleted."""
+    runs: list[RunRow] = yield Query("lock_runs", [(run_id,)])
+    attempts: list[AttemptRow] = yield Query("load_attempts", [(run_id, idx, n)])
+    if not runs or not attempts:
+        raise TenureError("LEASE_STALE", "the run of this lease is deleted")
+    now: int = (yield Query("now"))[0].now_us
+    ended = lease_ended_at(attempts[0], now)
+    if ended is not None and now - ended > us(late_seconds):
+        since = f" over {late_seconds:g} s ago" if late_seconds else ""
+        raise TenureError(
+            "LEASE_STALE",
+            f"the lease of attempt {n} ended{since}: its files are no longer accepted",
+        )
+    return LockedLease(runs[0], attempts[0], now, ended is not None)

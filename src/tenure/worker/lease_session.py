@@ -57,6 +57,7 @@ class LeaseSession:
         "lease",
         "lost",
         "output",
+        "plan",
         "run_id",
         "stop",
         "succeeded",
@@ -97,6 +98,8 @@ class LeaseSession:
         self.succeeded = False
         self.output: bytes | None = None
         self.costs: list[Cost] = []
+        self.plan: tuple[c.StepSpec, ...] | None = None
+        """For a plan step: the plan that its tool has made."""
         self.cost: str | None = None
         """What a tool's attempt has cost in all, as a text for people."""
         self.execution: WorkflowExecution | None = None

@@ -1,4 +1,4 @@
-"""A step of a plan under its lease: a tool, an action, a child, or a command of a workflow file.
+"""A step under its lease: a tool, an action, a child, a command of a workflow file, or the planner of its run.
 
 Laws:
 1. An input is data and is never evaluated: the expressions of a workflow file were evaluated before the step was leased
@@ -8,6 +8,7 @@ Laws:
 3. An action is one act with one series of receipts, so that no later attempt does it again.
 4. If the act is known not to have happened and may be tried again, the attempt fails, and the step's own retries count.
 5. While people decide, and until the act may be tried again, the step gives up its lease.
+6. A plan step calls a tool, whose result is the plan: a list of steps (`StepSpec`, or dictionaries).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tenure.sdk.execution_waits import SHORT_SECONDS
 from tenure.sdk.exits import Interrupted, LeaseLost, ReplayMismatch, Suspended
 from tenure.sdk.frame import Frame
 from tenure.sdk.outcomes import LEASE_OVER_CODES, check_child, tool_meta
+from tenure.services.plans import read_steps
 
 if TYPE_CHECKING:
     from tenure.worker.lease_session import LeaseSession
@@ -63,6 +65,8 @@ class PlanStepAttempt:
         key, body = lease.idempotency_key, lease.input
         if body is not None and is_reference(body):
             body = await self._session.load_artifact(body)
+        if lease.kind == "plan":
+            return await self._plan(body, key)
         if lease.tool == capability.RUN and lease.tool not in self._registry.tools:
             return await self._run_command(decode_command(body))
         if lease.tool.startswith(CHILD):
@@ -74,6 +78,25 @@ class PlanStepAttempt:
                 f"step {lease.name!r} uses the tool {lease.tool!r}, which this worker does not have"
             )
         return await self._store(await ActionStepAttempt(self._session).run(body, key))
+
+    async def _plan(self, body: bytes | None, key: str) -> bytes | None:
+        lease = self._session.lease
+        tool = self._registry.tools.get(lease.tool)
+        if tool is None:
+            raise ReplayMismatch(
+                f"the tool {lease.tool!r}, which plans the run, is not among this worker's tools"
+            )
+        made = await self._call(tool, body, key)
+        if not isinstance(made, list | tuple):
+            problem = f"the planner {tool.name!r} must return a list of steps, not {type(made).__name__}"
+            raise Failure("PLAN_INVALID", problem, retryable=False)
+        try:
+            self._session.plan = read_steps(made)
+        except TenureError as wrong:
+            raise Failure(
+                wrong.code, f"the plan of {tool.name!r}: {wrong.message}", retryable=False
+            ) from wrong
+        return None
 
     async def _run_child(self, name: str, body: bytes | None) -> bytes | None:
         session = self._session
@@ -125,18 +148,20 @@ class PlanStepAttempt:
         return await self._store(codec.encode(result.output(), f"the output of {session.lease.name!r}"))
 
     async def _call_tool(self, tool: Tool, body: bytes | None, key: str) -> bytes | None:
+        return await self._store(tool.codec.encode(await self._call(tool, body, key)))
+
+    async def _call(self, tool: Tool, body: bytes | None, key: str) -> Any:
         session, lease = self._session, self._session.lease
         frame = Frame(session.run_id, lease.workflow, lease.name, lease.n, key, session, lease.trace)
         context.enter(frame)  # in this lease's own task
         work = asyncio.ensure_future(self._call_function(tool, body))
         begun = time.perf_counter_ns()
         try:
-            value = await wait_within(
+            return await wait_within(
                 session, work, frame, f"tool {tool.name!r}", None, tool.progress_seconds, tool.is_async
             )
         finally:
             session.cost = tool_meta(frame.costs, begun)
-        return await self._store(tool.codec.encode(value))
 
     async def _call_function(self, tool: Tool, body: bytes | None) -> Any:
         if not tool.is_async:

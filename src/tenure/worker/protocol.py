@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from tenure.errors import TenureError
 from tenure.kernel import capability
-from tenure.kernel.commands import ApprovalSpec, BackoffSpec, WaitSpec
+from tenure.kernel.commands import ApprovalSpec, BackoffSpec, ReuseSpec, WaitSpec
 from tenure.kernel.costs import Cost as Spent
 from tenure.limits import CLAIM_STEPS_MAX, NAME_CHARS_MAX
 from tenure.processes import PID_MAX
@@ -90,7 +90,7 @@ class LeaseInfo(_ServerBody, kw_only=True, frozen=True):
     code_version: str
     profile: str
     kind: str
-    """`work`, or `body` for the code of a code-first workflow."""
+    """`work`; `body` for the code of a code-first workflow; `plan` for a step whose `complete` brings the run's plan."""
     tool: str
     idempotency_key: str
     expires_at: datetime
@@ -204,10 +204,10 @@ class WaitMessage(RunnerMessage, kw_only=True, frozen=True):
 
 
 class PlanStep(_RunnerBody, kw_only=True, frozen=True):
-    """A step of a child's plan."""
+    """A step of a plan: of a child's, or of the run that a plan step plans."""
 
     name: str
-    kind: Literal["work", "body", "approval", "wait"] = "work"
+    kind: Literal["work", "body", "approval", "wait", "plan"] = "work"
     tool: str = ""
     needs: tuple[str, ...] | None = None
     required: bool = True
@@ -220,6 +220,12 @@ class PlanStep(_RunnerBody, kw_only=True, frozen=True):
     input: Any = UNSET
     approval: ApprovalSpec | None = None
     wait: WaitSpec | None = None
+    condition: str | None = None
+    """Why the step is in the plan or is skipped, as an expression for people."""
+    skipped: bool = False
+    """The condition is false: the step succeeds without running."""
+    reuse: ReuseSpec | None = None
+    """When an earlier result may be used in place of running the step."""
 
 
 class ChildRun(_RunnerBody, kw_only=True, frozen=True):
@@ -275,6 +281,8 @@ class CompleteMessage(RunnerMessage, kw_only=True, frozen=True):
     """A checkpoint to record in the same commit, before the end."""
     restart: ChildRun | None = None
     """For a body: the run continues as this new run."""
+    plan: tuple[PlanStep, ...] | None = None
+    """For a lease of kind `plan`: the steps of the run, perhaps none."""
 
 
 class FailMessage(RunnerMessage, kw_only=True, frozen=True):

@@ -205,7 +205,7 @@ PLAN_STEP = FieldTable(
     p.PlanStep,
     c.StepSpec,
     {"input": PAYLOAD},
-    server_only={"template": None, "condition": None, "skipped": False},
+    server_only={"template": None},
 )
 CHILD_RUN = FieldTable(
     p.ChildRun,
@@ -271,6 +271,10 @@ MESSAGES: dict[str, FieldTable[Any, Any]] = {
             "output": PAYLOAD,
             "last": Conversion(LAST_CHECKPOINT.encode, LAST_CHECKPOINT.decode, needs_lease=True),
             "restart": _CHILD,
+            "plan": Conversion(
+                lambda plan: tuple(map(PLAN_STEP.encode, plan)),
+                lambda plan: tuple(map(PLAN_STEP.decode, plan)),
+            ),
         },
     ),
     "fail": _message("fail", c.Fail, {"message": TEXT}),

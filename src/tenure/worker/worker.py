@@ -455,6 +455,7 @@ class Worker:
                     **session.next_address(),
                     output=session.output,
                     last=session.last_checkpoint,
+                    plan=session.plan,
                     cost=session.cost,
                     spent=session.take_costs(),
                 )

@@ -77,6 +77,17 @@ ListenDb = Annotated[
         callback=not_empty,
     ),
 ]
+ExternalQueueUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--external-queue",
+        envvar="TENURE_QUEUE",
+        metavar="URL",
+        help="NATS, whose messages wake workers: nats://host:4222. Without it the database does.",
+        show_default=False,
+        callback=not_empty,
+    ),
+]
 WaitForDatabase = Annotated[
     str,
     typer.Option(

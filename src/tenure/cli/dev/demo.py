@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,14 +23,13 @@ from rich.text import Text
 from tenure.cli.approvals.prompt import read_line
 from tenure.cli.common.console import count_noun, escape_control, out, print_json, safe_text, say, warn
 from tenure.cli.common.options import AsJson, not_empty
+from tenure.cli.common.work_folder import work_folder
 from tenure.cli.ops.doctor import locate_violation
 from tenure.demo.scenario import DIRECTOR, FIRST, STEPS, DemoApproval, DemoProgress, DemoResult, DemoScenario
 from tenure.demo.timeline import TimelineEntry
 from tenure.demo.workflow import release
 from tenure.engine import Engine
 from tenure.engine.entry_point import run_in_loop
-from tenure.errors import TenureError
-from tenure.private_files import make_folder
 from tenure.shapes.approvals import Approval
 
 if TYPE_CHECKING:
@@ -86,7 +81,7 @@ def demo(
 
     It runs a workflow of five steps on a new SQLite file, with workers in separate processes.
     """
-    with _folder(folder) as place:
+    with work_folder(folder, "tenure-demo-") as place:
         result, lines, report = run_in_loop(_play(place, yes, as_json))
     if as_json:
         found = {"clean": report.clean, "checked": len(report.checked), "found": report.found}
@@ -95,27 +90,6 @@ def demo(
         _show(result, lines, report, folder)
     if result.problems or not report.clean:
         raise typer.Exit(1)
-
-
-@contextmanager
-def _folder(named: str | None) -> Iterator[Path]:
-    """An empty folder. A temporary one is removed afterwards."""
-    if named is not None:
-        place = Path(named).absolute()
-        try:
-            make_folder(place)
-            used = any(place.iterdir())
-        except OSError as fault:
-            raise TenureError("INVALID_INPUT", f"{named} cannot be used: {fault}") from fault
-        if used:
-            raise TenureError("INVALID_INPUT", f"{named} is not empty; name a new folder")
-        yield place
-        return
-    made = Path(tempfile.mkdtemp(prefix="tenure-demo-"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
 
 
 async def _play(folder: Path, yes: bool, quiet: bool) -> tuple[DemoResult, list[TimelineEntry], DoctorReport]:

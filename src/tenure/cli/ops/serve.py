@@ -6,13 +6,22 @@ ends with 0. A second signal ends it at once.
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Literal
 
 import typer
 
 from tenure.cli.common.arguments import parse_seconds
 from tenure.cli.common.backend import wait_for_database as database_wait
-from tenure.cli.common.options import ConnectorsFile, Db, ListenDb, SigningKey, WaitForDatabase, WithEvidence
+from tenure.cli.common.options import (
+    ConnectorsFile,
+    Db,
+    ExternalQueueUrl,
+    ListenDb,
+    SigningKey,
+    WaitForDatabase,
+    WithEvidence,
+)
 from tenure.cli.common.server_extra import require_server_extra
 from tenure.server.settings import BURST_SECONDS, Settings
 
@@ -200,6 +209,24 @@ def serve(
             help="The URL at which people reach this server, for links in Slack.",
         ),
     ] = None,
+    ci: Annotated[
+        str | None,
+        typer.Option(
+            "--ci",
+            envvar="TENURE_CI",
+            metavar="FILE",
+            help="Run CI for the repositories in this settings file (docs/ci.md).",
+        ),
+    ] = None,
+    vcs: Annotated[
+        str | None,
+        typer.Option(
+            "--vcs",
+            envvar="TENURE_VCS",
+            metavar="FILE",
+            help="Report runs to GitHub, by this settings file (docs/vcs-reports.md).",
+        ),
+    ] = None,
     publish: Publish = None,
     status_listen: Annotated[
         str | None,
@@ -207,6 +234,36 @@ def serve(
             "--status-listen",
             metavar="HOST:PORT",
             help="With --publish: also serve what was published, as `tenure status-server` does.",
+        ),
+    ] = None,
+    firestore_project: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-project",
+            envvar="TENURE_FIRESTORE_PROJECT",
+            metavar="PROJECT",
+            help="Mirror the runs of Git With Intent to the Firestore database of this project.",
+        ),
+    ] = None,
+    firestore_database: Annotated[
+        str, typer.Option("--firestore-database", metavar="NAME", help="The database of that project.")
+    ] = DEFAULT_SETTINGS.firestore_database,
+    firestore_credentials: Annotated[
+        str | None,
+        typer.Option(
+            "--firestore-credentials",
+            envvar="TENURE_FIRESTORE_CREDENTIALS",
+            metavar="REFERENCE",
+            help="The key file of a service account: file:/PATH or env:NAME. FIRESTORE_EMULATOR_HOST makes it unnecessary.",
+        ),
+    ] = None,
+    firestore_tenants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--firestore-tenant",
+            metavar="TENANT",
+            help="A tenant whose runs are mirrored; may be repeated.  \\[default: default]",
+            show_default=False,
         ),
     ] = None,
     secrets: Secrets = None,
@@ -219,6 +276,7 @@ def serve(
     ] = True,
     wait_for_database: WaitForDatabase = "60s",
     listen_db: ListenDb = None,
+    external_queue: ExternalQueueUrl = None,
     db: Db = None,
 ) -> None:
     """Serve the HTTP API: runs, approvals, hooks, schedules, remote workers and live status. Logs go to stdout.
@@ -229,11 +287,15 @@ def serve(
         raise typer.BadParameter("--trusted-proxies and --forwarded-header need --behind-proxy")
     if status_listen is not None and publish is None:
         raise typer.BadParameter("--status-listen needs --publish")
+    emulator = os.environ.get("FIRESTORE_EMULATOR_HOST") or None
+    if firestore_project is not None and firestore_credentials is None and emulator is None:
+        raise typer.BadParameter("--firestore-project needs --firestore-credentials")
     require_server_extra()
     from tenure.config import choose_database
     from tenure.engine import Engine
     from tenure.engine.entry_point import run_in_loop
     from tenure.govern.connectors.registry import choose_connectors
+    from tenure.publish.vcs_settings import load_vcs_settings
     from tenure.secrets import Secrets as KnownSecrets
     from tenure.server.http_server import check_address
     from tenure.server.http_server import serve as serve_engine
@@ -261,9 +323,15 @@ def serve(
         log_requests=log_requests,
         webhooks_to_private=webhooks_to_private,
         public_url=public_url,
+        vcs=None if vcs is None else load_vcs_settings(vcs),
         status_listen=status_listen,
         secrets_folder=secrets,
         secrets_shared=shared_secrets,
+        firestore_project=firestore_project,
+        firestore_database=firestore_database,
+        firestore_credentials=firestore_credentials,
+        firestore_emulator=emulator,
+        firestore_tenants=tuple(firestore_tenants or DEFAULT_SETTINGS.firestore_tenants),
     )
     check_address(settings)
     known = choose_connectors(
@@ -274,12 +342,15 @@ def serve(
     engine = Engine(
         db,
         listen_url=listen_db,
+        queue=external_queue,
         wait_for_database=wait_for_database,
         actor="server",
         migrate=migrate,
         connectors=known,
         evidence=evidence,
         signing_key=signing_key,
+        ci=ci,
         publish=publish,
     )
+    _ = engine.runtime.ci  # a file with problems ends the command now
     run_in_loop(serve_engine(engine, settings))

@@ -20,6 +20,7 @@ from tenure.cli.common.options import (
     AsJson,
     ConnectorsFile,
     Db,
+    ExternalQueueUrl,
     ListenDb,
     PolicyFile,
     SigningKey,
@@ -99,6 +100,7 @@ def worker(
     signing_key: SigningKey = None,
     wait_for_database: WaitForDatabase = "60s",
     listen_db: ListenDb = None,
+    external_queue: ExternalQueueUrl = None,
     db: Db = None,
     as_json: AsJson = False,
 ) -> None:
@@ -156,6 +158,7 @@ def worker(
                 evidence=evidence,
                 signing_key=signing_key,
                 listen_url=listen_db,
+                queue=external_queue,
                 wait_for_database=wait_for_database,
                 **how,
             )

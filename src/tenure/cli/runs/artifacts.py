@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,10 @@ from tenure.cli.common.backend import call_backend
 from tenure.cli.common.console import print_json
 from tenure.cli.common.options import AsJson, Db, RunArg, Tenant
 from tenure.cli.common.tables import format_time, show_table
-from tenure.private_files import write_file
+from tenure.private_files import replace_file
+
+if TYPE_CHECKING:
+    from tenure.cli.common.backend import Backend
 
 app = typer.Typer()
 
@@ -49,7 +52,7 @@ def artifacts(
             found,
             False,
             "no artifacts",
-            ("name", "step", "attempt", "state", "bytes", "uploaded", "digest"),
+            ("name", "step", "attempt", "state", "bytes", "uploaded", "until", "digest"),
             lambda one: (
                 one.name,
                 one.step,
@@ -57,17 +60,21 @@ def artifacts(
                 one.state,
                 one.size,
                 format_time(one.uploaded_at),
+                "deleted" if one.deleted_at else format_time(one.expires_at),
                 one.digest[:23],
             ),
         )
         return
-    body = call_backend(
-        db,
-        tenant,
-        lambda backend: backend.runs.read_artifact(run, name, step=step, attempt=attempt, late=late),
-    )
-    if to is None:
-        sys.stdout.buffer.write(body)
-        sys.stdout.flush()
-    else:
-        write_file(to, body)
+
+    async def read(backend: Backend) -> None:
+        pieces = backend.runs.stream_artifact(run, name, step=step, attempt=attempt, late=late)
+        if to is None:
+            async for piece in pieces:
+                sys.stdout.buffer.write(piece)
+            sys.stdout.flush()
+            return
+        with replace_file(to) as opened:
+            async for piece in pieces:
+                opened.write(piece)
+
+    call_backend(db, tenant, read)

@@ -31,6 +31,8 @@ _PLAIN_KINDS = {"work": "step", "checkpoint": "step"}
 VALUE_CHARS_MAX = 200
 SKIPPED = "skipped"
 """The state to show for a step that was skipped because its condition is false. In the kernel it has succeeded."""
+REUSED = "{} (reused)"
+"""Likewise for a step that has the result of an earlier one, with its state."""
 
 
 def state_colour(state: str) -> str:
@@ -115,10 +117,19 @@ def question_text(step: Step) -> str:
     return question_title(step.question) or step.tool
 
 
+def shown_state(step: Step, word: str) -> str:
+    """The state of a step in these words, and whether it was executed at all."""
+    if step.skipped:
+        return SKIPPED
+    return word if step.reused_from is None else REUSED.format(word)
+
+
 def about(step: Step) -> str:
     """The most important fact about a step: what it waits for, what went wrong, or its result."""
     if step.skipped:
         return f"{step.reason}: {step.condition}"
+    if step.reused_from is not None:
+        return f"reused from {step.reused_from.run} step {step.reused_from.step}"
     if step.state == "waiting_approval":
         return ": ".join(part for part in (question_text(step), step.progress) if part)
     if step.state == "waiting_external":
@@ -156,7 +167,7 @@ def steps_table(steps: Iterable[Step], *, everything: bool = False) -> Table:
         made.add_row(
             safe_text(indent + step.name),
             _PLAIN_KINDS.get(step.kind, step.kind),
-            state_text(step.state, SKIPPED if step.skipped else step.shown),
+            state_text(step.state, shown_state(step, step.shown)),
             tries_text(step),
             format_seconds(step.seconds),
             safe_text("" if step.kind == "approval" else step.worker or ""),

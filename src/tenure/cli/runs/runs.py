@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +28,7 @@ from tenure.cli.common.options import (
     not_empty,
 )
 from tenure.cli.common.tables import format_time
-from tenure.cli.runs import artifacts, run_control
+from tenure.cli.runs import artifacts, run_control, test_reports
 from tenure.cli.runs.run_tables import show_run, show_runs
 
 if TYPE_CHECKING:
@@ -45,9 +46,13 @@ app = typer.Typer(
 
     tenure runs list --status failed --workflow release --label team=a
 
+    tenure runs list --profile approval-runs --status WAITING_APPROVAL
+
     tenure runs why RUN -- the one reason why it is not moving
 
     tenure runs show RUN; tenure runs events RUN --timeline; tenure runs logs RUN --follow
+
+    tenure runs logs RUN --step JOB --tail 100; tenure runs tests RUN -- what a CI job printed, and its tests
 
     tenure runs resume RUN -- continue after a failure, as a new run that keeps the recorded steps
 
@@ -63,6 +68,7 @@ app = typer.Typer(
 
 app.add_typer(run_control.app)
 app.add_typer(artifacts.app)
+app.add_typer(test_reports.app)
 
 
 @app.command()
@@ -139,7 +145,9 @@ def create(
 
 @app.command("list")
 def list_runs(
-    status: Annotated[str | None, typer.Option(help="Only runs with this status of the kernel.")] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only runs with this status; with --profile, a word of it.")
+    ] = None,
     workflow: Annotated[str | None, typer.Option(help="Only runs of this workflow.")] = None,
     label: Annotated[
         list[str] | None,
@@ -149,6 +157,12 @@ def list_runs(
     parked: Annotated[
         bool, typer.Option("--parked", help="Only runs that no worker has the code for; see `runs why`.")
     ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            "--profile", help="Show runs in the words of this lifecycle, see `tenure lifecycle list`."
+        ),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="The most runs to show.")] = 50,
     cursor: Annotated[
         str | None,
@@ -166,7 +180,7 @@ def list_runs(
     """List the newest runs that meet all conditions. If there are more, stderr shows the cursor to continue with."""
     from tenure.kernel.machines import RUN
 
-    if status is not None and status not in RUN.states:
+    if profile is None and status is not None and status not in RUN.states:
         known = ", ".join(RUN.states)
         raise typer.BadParameter(f"'{status}' is not one of {known}", param_hint="--status")
     labels = parse_pairs(label)
@@ -179,6 +193,7 @@ def list_runs(
             workflow=workflow,
             labels=labels,
             parked=parked,
+            profile=profile,
             limit=limit,
             cursor=cursor,
         ),
@@ -269,22 +284,48 @@ def why(run: RunArg, db: Db = None, tenant: Tenant = "default", as_json: AsJson 
 def logs(
     run: RunArg,
     after: Annotated[int, typer.Option(min=0, help="Only lines after this number.")] = 0,
-    step: Annotated[str | None, typer.Option(help="Only lines of this step.")] = None,
+    step: Annotated[
+        str | None, typer.Option(help="Only lines of this step; of a CI job also everything that it printed.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="With --step: what this attempt of the job printed.")
+    ] = None,
+    tail: Annotated[
+        int | None,
+        typer.Option(min=1, max=10_000, help="With --step: only the last lines that the job printed."),
+    ] = None,
+    late: Annotated[
+        bool, typer.Option("--late", help="With --step: also what arrived after the end of the job's lease.")
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the run has ended.")] = False,
     db: Db = None,
     tenant: Tenant = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Show the log of a run: the lines of `tenure.log(...)`, and the output of commands."""
+    """Show the log of a run: the lines of `tenure.log(...)`, and the output of commands.
+
+    What a CI job printed is shown with --step JOB: as it is to a file, and without control characters on a terminal.
+    """
+    if step is None and (attempt is not None or tail is not None or late):
+        raise typer.BadParameter("--attempt, --tail and --late need --step")
 
     async def call(backend: Backend) -> list[RunLogLine]:
+        from tenure.cli.runs.job_logs import print_job_log
         from tenure.cli.runs.watch import read_log_lines
 
         found: list[RunLogLine] = []
         show_line = found.append if as_json else _show_line
-        async for line in read_log_lines(backend, run, after, follow=follow):
-            if step is None or line.step == step:
-                show_line(line)
+
+        async def show_lines() -> None:
+            async for line in read_log_lines(backend, run, after, follow=follow):
+                if step is None or line.step == step:
+                    show_line(line)
+
+        if step is None or as_json:
+            await show_lines()
+        else:
+            shown = print_job_log(backend, run, step, attempt=attempt, tail=tail, late=late, follow=follow)
+            await asyncio.gather(show_lines(), shown)
         return found
 
     found = call_backend(db, tenant, call)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from tenure.cli.common.console import safe_text
 from tenure.cli.common.tables import make_table
-from tenure.cli.runs.run_tables import SKIPPED, about, format_seconds, question_text
+from tenure.cli.runs.run_tables import about, format_seconds, question_text, shown_state
 
 if TYPE_CHECKING:
     from tenure.cli.common.backend import Backend
@@ -92,8 +92,8 @@ def _step_entries(step: Step) -> list[RunTimelineEntry]:
         if step.finished_at is None or step.finished_at == step.started_at:
             return entries
     state = step.state
-    if step.skipped:
-        state = SKIPPED
+    if step.skipped or step.reused_from is not None:
+        state = shown_state(step, state)
     elif step.reason not in (None, "done") and step.kind not in ("work", "checkpoint"):
         state = str(step.reason)
     outcome = about(msgspec.structs.replace(step, last_failure=None))  # failed attempts have their own lines

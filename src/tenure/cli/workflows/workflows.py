@@ -168,10 +168,13 @@ def check(
             "profile": found.profile,
             "inputs": list(found.inputs),
             "steps": [step.id for step in found.steps],
+            **({} if found.planner is None else {"planner": found.planner.tool}),
         }
         checked.append({"file": str(file), "valid": True, **summary})
         if not as_json:
             steps = count_noun(len(found.steps), "step")
+            if found.planner is not None:
+                steps = f"planned by {found.planner.tool}"
             say(f"{file}: {found.name} version {found.version}, {steps}, profile {found.profile}: fine")
     if as_json:
         print_json(checked)

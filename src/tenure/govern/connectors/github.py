@@ -1,31 +1,43 @@
-"""The GitHub connector: labels, comments, assignees, statuses and check runs of repositories.
+"""The GitHub connector: labels, comments, assignees, statuses and check runs of repositories. `github_repository` adds branches,
+commits, pull requests and reviews.
 
 Laws:
 1. Labels, assignees and statuses set a state. Comments have a hidden marker and check runs an `external_id`, by which they are found.
 2. An undo reverses only what the action changed: labels and people that were there before stay.
 3. Removing something that is absent succeeds, unless its container is absent or not accessible (GitHub's answer is the same for both).
 4. GitHub answers rate limits with 403 or 429: nothing was done, and the response contains the time to wait.
+5. A GitHub App (`outbound.github_app`) sends each request as the tenant's installation. Without one, a token is sent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from tenure.errors import TenureError
 from tenure.expressions.json_schema import object_schema
 from tenure.govern.connector import ConnectorCall, FoundEffect, Operation, Reversal
 from tenure.govern.connectors.faults import (
     LOST,
+    REJECTED,
     call_failed,
     raise_for_response,
     rate_limited,
     retry_after_seconds,
-    seconds_until,
+)
+from tenure.govern.connectors.github_repository import (
+    REPOSITORY_OPERATIONS,
+    RepositoryActs,
+    render_repository_act,
+    reverse_repository_act,
 )
 from tenure.govern.connectors.http_service import (
+    EVERY_TENANT,
     HIDDEN,
+    HttpService,
     ServiceConnector,
     build_path,
     hidden_marker,
@@ -35,13 +47,11 @@ from tenure.govern.connectors.http_service import (
     text_digest,
 )
 from tenure.govern.display_text import display_lines, display_pairs, display_paragraph, display_value
+from tenure.outbound.github_app import API_VERSION, BASE_URL, GitHubApp, GitHubRefused, rate_limit_seconds
 from tenure.outbound.responses import HttpResponse
 
-BASE_URL = "https://api.github.com"
-API_VERSION = "2022-11-28"
 PAGES_MAX = 10
 PAGE_ROWS = 100
-SECOND_LIMIT_SECONDS = 60.0
 _GONE = frozenset({404, 410})
 _CHECK_KEYS = ("id", "html_url", "status", "conclusion")
 
@@ -75,7 +85,7 @@ _CHECK = {
     "output_": _OUTPUT,
 }
 
-OPERATIONS: Mapping[str, Operation] = {
+_ISSUE_OPERATIONS: Mapping[str, Operation] = {
     operation.name: operation
     for operation in (
         Operation(
@@ -168,6 +178,8 @@ OPERATIONS: Mapping[str, Operation] = {
     )
 }
 
+OPERATIONS: Mapping[str, Operation] = {**_ISSUE_OPERATIONS, **REPOSITORY_OPERATIONS}
+
 _REQUESTS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "label.add": ("POST", "issues/{number}/labels", ()),
     "label.set": ("PUT", "issues/{number}/labels", ()),
@@ -200,19 +212,47 @@ class GitHubConnector(ServiceConnector):
     operations = OPERATIONS
     base_url = BASE_URL
 
+    def __init__(
+        self,
+        name: str | None = None,
+        link: HttpService | None = None,
+        *,
+        app: GitHubApp | None = None,
+        installations: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """`installations`: tenant -> the App's installation; `*` is for all other tenants."""
+        super().__init__(name, link)
+        self._app = app
+        self._installations = installations
+        self._repository = RepositoryActs(self._request, self._list_rows, self._link.base_url)
+
     async def _request(
         self, call: ConnectorCall, method: str, where: str, json: Any = msgspec.UNSET, *, gone: bool = False
     ) -> HttpResponse:
         """One request. With `gone`, a 404 or 410 is returned like a success."""
-        headers = {
-            "Accept": "application/vnd.github+json",
-            "Authorization": f"Bearer {self._link.token(call.tenant)}",
-            "X-GitHub-Api-Version": API_VERSION,
-        }
-        answer = await self._link.request(call, method, where, json=json, headers=headers)
+        answer = await self._send(call, method, where, json)
         if not (gone and answer.status in _GONE):
             _raise_for(answer)
         return answer
+
+    async def _send(self, call: ConnectorCall, method: str, where: str, json: Any) -> HttpResponse:
+        if self._app is None:
+            headers = {
+                "Accept": "application/vnd.github+json",
+                "Authorization": f"Bearer {self._link.token(call.tenant)}",
+                "X-GitHub-Api-Version": API_VERSION,
+            }
+            return await self._link.request(call, method, where, json=json, headers=headers)
+        installation = self._installations.get(call.tenant) or self._installations.get(EVERY_TENANT)
+        if installation is None:
+            raise TenureError(
+                "SECRET_UNAVAILABLE", "no installation of the GitHub App is configured for this tenant"
+            )
+        try:
+            return await self._app.request(installation, method, where, deadline=call.deadline, json=json)
+        except GitHubRefused as refused:  # nothing was sent besides the request for a token
+            _raise_for(refused.answer)
+            raise call_failed("not_done", REJECTED, str(refused)) from refused
 
     async def _list_rows(self, call: ConnectorCall, where: str, within: str = "") -> list[dict[str, Any]]:
         """The rows of a list, up to a limit of pages."""
@@ -229,6 +269,8 @@ class GitHubConnector(ServiceConnector):
         return rows
 
     async def call(self, call: ConnectorCall) -> Any:
+        if call.operation in REPOSITORY_OPERATIONS:
+            return await self._repository.call(call)
         body = call.fields
         if call.operation == "label.remove":
             return await self._remove_labels(call)
@@ -297,7 +339,7 @@ class GitHubConnector(ServiceConnector):
                     return {"body": None}
                 return {"body": text_digest(str(body.get("body", "")))}
             case _:
-                return None
+                return await self._repository.state(call)
 
     async def _labels(self, call: ConnectorCall) -> list[str]:
         return _names(await self._list_rows(call, _path(call, "issues/{number}/labels")))
@@ -313,7 +355,7 @@ class GitHubConnector(ServiceConnector):
             for row in await self._list_rows(call, where, "check_runs"):
                 if row.get("external_id") == marker_text(call):
                     return FoundEffect(pick_fields(row, _CHECK_KEYS))
-        return None
+        return await self._repository.lookup(call)
 
     def reverse(
         self,
@@ -324,6 +366,8 @@ class GitHubConnector(ServiceConnector):
         result: Any,
     ) -> Reversal | None:
         before = before or {}
+        if operation in REPOSITORY_OPERATIONS:
+            return reverse_repository_act(operation, target, fields, before, result)
         match operation.split("."):
             case [noun, "add" | "remove" as verb]:
                 [(kind, names)] = fields.items()
@@ -369,6 +413,8 @@ class GitHubConnector(ServiceConnector):
                 return None
 
     def render(self, operation: str, target: dict[str, Any], fields: dict[str, Any]) -> list[str]:
+        if operation in REPOSITORY_OPERATIONS:
+            return render_repository_act(operation, target, fields)
         repo = display_value(target.get("repo", ""))
         title = _TITLES[operation].format(
             repo=repo,
@@ -418,18 +464,7 @@ def _raise_for(answer: HttpResponse) -> None:
     """Raise the meaning of a response, with GitHub's rate limits (law 4)."""
     body = answer.json()
     message = str(body.get("message", "")) if isinstance(body, dict) else ""
-    if answer.status in (403, 429):
-        after = retry_after_seconds(answer)
-        reset = answer.headers.get("x-ratelimit-reset", "")
-        if (
-            after is None
-            and answer.headers.get("x-ratelimit-remaining") == "0"
-            and reset.isascii()
-            and reset.isdigit()
-        ):
-            after = seconds_until(int(reset[:12]))
-        if after is None and (answer.status == 429 or "rate limit" in message.lower()):
-            after = SECOND_LIMIT_SECONDS
-        if after is not None:
-            raise rate_limited(f"answered {answer.status}: {message}", after)
+    after = rate_limit_seconds(answer)
+    if after is not None:
+        raise rate_limited(f"answered {answer.status}: {message}", retry_after_seconds(answer) or after)
     raise_for_response(answer, message)

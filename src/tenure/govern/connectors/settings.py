@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from tenure.errors import TenureError
-from tenure.expressions.schema import MISSING, Duration, ListOf, MapOf, Record, SchemaField, Text
+from tenure.expressions.schema import MISSING, Duration, Integer, ListOf, MapOf, Record, SchemaField, Text
 from tenure.expressions.yaml_document import FileProblems, read_yaml
 from tenure.govern.connector import Connector
 from tenure.govern.connectors import github, slack
@@ -29,12 +29,13 @@ from tenure.govern.connectors.http_service import EVERY_TENANT, HttpService
 from tenure.govern.connectors.registry import NAME, Connectors
 from tenure.govern.connectors.servicenow import ServiceNowConnector
 from tenure.outbound.address_rules import AllowedNetworks, is_allowed
+from tenure.outbound.github_app import BASE_URL, GitHubApp
 from tenure.outbound.urls import URL_CHARS_MAX, OutboundRoute
 from tenure.secrets import REFERENCE_CHARS_MAX, Secrets
 
 CODE = "CONNECTORS_INVALID"
 
-_REFERENCE = Text(
+REFERENCE_TEXT = Text(
     what="a reference",
     most=REFERENCE_CHARS_MAX,
     pattern=r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+",
@@ -46,6 +47,8 @@ _HOST = Text(
     pattern=r"(?:(?:\*\.)?[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?",
     says="`api.example.com`, `api.example.com:8443` or `*.example.com`",
 )
+_ID_MAX = 2**53
+_INSTALLATION = Integer(least=1, most=_ID_MAX)
 _PROGRAM = Record(
     what="a program",
     fields=(
@@ -90,8 +93,14 @@ _FIELDS: dict[str, SchemaField] = {
         SchemaField(
             name="ca_file", shape=Text(what="a path", most=1_000, pattern="/.+", says="it must begin with /")
         ),
-        SchemaField(name="token", shape=_REFERENCE),
-        SchemaField(name="tokens", shape=MapOf(value=_REFERENCE, key=".{1,100}", says="a tenant's id")),
+        SchemaField(name="token", shape=REFERENCE_TEXT),
+        SchemaField(name="tokens", shape=MapOf(value=REFERENCE_TEXT, key=".{1,100}", says="a tenant's id")),
+        SchemaField(name="app_id", shape=Integer(least=1, most=_ID_MAX)),
+        SchemaField(name="private_key", shape=REFERENCE_TEXT),
+        SchemaField(name="installation", shape=_INSTALLATION),
+        SchemaField(
+            name="installations", shape=MapOf(value=_INSTALLATION, key=".{1,100}", says="a tenant's id")
+        ),
         SchemaField(name="auth", shape=Text(choices=("bearer", "basic"))),
         SchemaField(name="repeats", shape=Text(choices=("native_key", "marker", "none"))),
         SchemaField(name="lookup", shape=Text(what="a URL that contains {key}", most=URL_CHARS_MAX)),
@@ -102,6 +111,7 @@ _FIELDS: dict[str, SchemaField] = {
     )
 }
 _WEB = ("kind", "base_url", "hosts", "allow_private", "ca_file", "token", "tokens")
+_APP = ("app_id", "private_key", "installation", "installations")
 
 
 def _command(name: str, given: dict[str, Any], link: HttpService) -> Connector:
@@ -115,8 +125,35 @@ def _command(name: str, given: dict[str, Any], link: HttpService) -> Connector:
     return CommandConnector(name, programs, link.secrets)
 
 
+def _github(name: str, given: dict[str, Any], link: HttpService) -> Connector:
+    if "app_id" not in given:
+        return github.GitHubConnector(name, link)
+    app = GitHubApp(
+        app_id=given["app_id"], private_key=given["private_key"], base_url=link.base_url, way=link.way
+    )
+    usual = {EVERY_TENANT: given["installation"]} if "installation" in given else {}
+    return github.GitHubConnector(
+        name, link, app=app, installations={**given.get("installations", {}), **usual}
+    )
+
+
+def _find_app_problem(given: dict[str, Any]) -> str | None:
+    """What is missing or too much in the settings of a GitHub App."""
+    named = [key for key in _APP if key in given]
+    if not named:
+        return None
+    if "token" in given or "tokens" in given:
+        return f"has a token and `{named[0]}`: use either a token or a GitHub App"
+    for key in ("app_id", "private_key"):
+        if key not in given:
+            return f"needs `{key}`, because it has `{named[0]}`"
+    if "installation" not in given and "installations" not in given:
+        return "needs `installation`, or `installations` with one for each tenant"
+    return None
+
+
 KINDS: dict[str, tuple[tuple[str, ...], str, Callable[[str, dict[str, Any], HttpService], Connector]]] = {
-    "github": (_WEB, github.BASE_URL, lambda name, _given, link: github.GitHubConnector(name, link)),
+    "github": ((*_WEB, *_APP), BASE_URL, _github),
     "slack": (_WEB, slack.BASE_URL, lambda name, _given, link: slack.SlackConnector(name, link)),
     "servicenow": (
         (*_WEB, "auth"),
@@ -197,6 +234,9 @@ def _build_connector(
     given = {"base_url": usual_url, **given}
     if kind == "servicenow" and not given["base_url"]:
         problems.add(at, "needs 'base_url', the URL of the instance")
+    if kind == "github" and (problem := _find_app_problem(given)):
+        problems.add(at, problem)
+        return None
     if kind == "http" and not (given["base_url"] or given.get("hosts")):
         problems.add(at, "needs 'base_url' or 'hosts': requests go only to listed hosts")
     if given.get("repeats") == "marker" and "{key}" not in given.get("lookup", ""):
@@ -211,7 +251,7 @@ def _build_service(
     url = given["base_url"].rstrip("/")
     networks = tuple(given.get("allow_private", ()))
     for i, network in enumerate(networks):
-        if problem := _find_network_problem(network):
+        if problem := find_network_problem(network):
             problems.add((*at, "allow_private", i), problem)
             networks = ()
     if url.startswith("http:") and not networks:
@@ -230,7 +270,7 @@ def _build_service(
     )
 
 
-def _find_network_problem(network: str) -> str | None:
+def find_network_problem(network: str) -> str | None:
     try:
         there = ip_network(network)
     except ValueError:

@@ -102,7 +102,7 @@ RUN_IDS = frozenset(
 """Columns with run ids, which are shown as texts."""
 COST_NAMES = ("provider", "model", "currency")
 COST_SUMS = ("calls", "tokens_in", "tokens_out", "micros")
-AT_WORK = frozenset({"work", "body"})
+AT_WORK = frozenset({"work", "body", "plan"})
 CHILD = "workflow:"
 """The prefix of steps that start another workflow and do nothing themselves."""
 RECORDED = frozenset({"now", "uuid", "random", "sleep"})
@@ -203,7 +203,7 @@ def find_ungoverned_steps(lists: dict[str, list[Json]]) -> list[Json]:
         if step["kind"] not in AT_WORK or not step["attempt"] or step["tool"].startswith(CHILD):
             continue
         inside = [{"name": name, "tries": tries} for name, tries in sorted(done.get(idx, {}).items())]
-        if inside or (step["kind"] == "work" and idx not in acts):
+        if inside or (step["kind"] != "body" and idx not in acts):
             found.append(
                 {
                     "idx": idx,

@@ -19,6 +19,7 @@ import msgspec
 
 from tenure.errors import TenureError
 from tenure.expressions.cost import ValueBound, bound_value
+from tenure.expressions.digests import execute_with_digests, uses_digests
 from tenure.expressions.expression import (
     SHARED_BUDGET_USED_UP,
     Expression,
@@ -90,6 +91,8 @@ class _Condition:
             return self._expression.value(facts.plain)
         assert self._expression.bound is not None
         facts.check_cost(self._expression.bound)
+        if uses_digests(self._expression.source):
+            return execute_with_digests(self._program, facts.plain)
         return self._program.execute(facts.context)
 
 

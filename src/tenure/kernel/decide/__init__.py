@@ -29,7 +29,7 @@ from tenure.kernel.decide import (
 )
 from tenure.kernel.decide.admission import admit
 from tenure.kernel.decide.cancellation import cancel_step, request_cancel
-from tenure.kernel.decide.creation import accept_plan, create, fail_plan
+from tenure.kernel.decide.creation import create
 from tenure.kernel.decide.validation import check_command
 from tenure.kernel.draft import Chance, Decision, Draft
 from tenure.kernel.snapshot import Snapshot
@@ -39,8 +39,6 @@ _HANDLERS: dict[type[c.Command], Callable[[Draft, Any], Decision]] = {
     c.Complete: linked_runs.complete,
     c.ClaimStep: leases.claim,
     c.CreateRun: create,
-    c.AcceptPlan: accept_plan,
-    c.FailPlan: fail_plan,
     c.AddSteps: add_steps.add_steps,
     c.ResolveSteps: resolutions.resolve_steps,
     c.Admit: admit,

@@ -31,7 +31,7 @@ from tenure.kernel.act_commands import (
 )
 from tenure.kernel.act_rows import KEY_HOLDING_RECEIPT, ReceiptRow, VerdictRow
 from tenure.kernel.commands import SYSTEM, TIERS, ApprovalSpec
-from tenure.kernel.decide.leases import MESSAGE_TYPES, StaleMessage
+from tenure.kernel.decide.leases import MESSAGE_TYPES, StaleMessage, check_planner_message
 from tenure.kernel.decide.ready_steps import add_approval_wait, question_deadlines, revise_question
 from tenure.kernel.decide.receipts import change_receipt, current_run_spend, edit_run_spend, is_same_request
 from tenure.kernel.decide.termination import (
@@ -74,6 +74,8 @@ def require_act_lease(d: Draft, c: ActCommand) -> tuple[StepRow, AttemptRow]:
         )
     if attempt.lease != "active":
         raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    if step.kind == "plan":
+        check_planner_message(c)
     return step, attempt
 
 

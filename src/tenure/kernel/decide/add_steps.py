@@ -17,9 +17,11 @@ steps with one AddSteps, which writes the list once.
 
 from __future__ import annotations
 
+import msgspec
+
 from tenure import ids
 from tenure.errors import TenureError
-from tenure.kernel.commands import AddSteps, StepSpec
+from tenure.kernel.commands import AddSteps, ReuseTerms, StepSpec
 from tenure.kernel.decide.plans import add_plan, build_step
 from tenure.kernel.decide.ready_steps import open_step
 from tenure.kernel.decide.termination import check_run_open, dependents_of, finish_decision
@@ -69,6 +71,8 @@ def _is_same(d: Draft, step: StepRow, spec: StepSpec) -> bool:
     if any(step_problems("plan", spec, d.rules)):
         return False
     by_template = () if step.template_ref is None else ("idempotency_key",)  # a template may change it
+    if not _is_same_reuse(step, spec):
+        return False
     run_spec = d.spec()
     prefix = ids.run_text(step.run_id)
     asked = build_step(
@@ -87,6 +91,13 @@ def _is_same(d: Draft, step: StepRow, spec: StepSpec) -> bool:
         return False
     stored = d.snap.find_payload(step.input_ref)
     return stored is None or stored.body == spec.input  # an erased input counts as the same
+
+
+def _is_same_reuse(step: StepRow, spec: StepSpec) -> bool:
+    if spec.reuse is None or step.reuse is None:
+        return spec.reuse is None and step.reuse is None
+    kept, asked = msgspec.json.decode(step.reuse, type=ReuseTerms), spec.reuse
+    return (kept.scope, kept.digest, kept.also) == (asked.scope, asked.digest, asked.also)
 
 
 def _same_needs(d: Draft, plan: tuple[StepSpec, ...], steps: list[StepRow]) -> bool:

@@ -10,7 +10,7 @@ from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel.commands import Admit
 from tenure.kernel.decide.ready_steps import open_step
-from tenure.kernel.decide.termination import fail_planning, finish_decision, time_out_run
+from tenure.kernel.decide.termination import finish_decision, time_out_planning, time_out_run
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.run_rows import CLOSED_RUN, RunRow, RunSpecRow, StepRow
 from tenure.kernel.snapshot import AdmissionFacts, NotLoaded
@@ -71,7 +71,7 @@ def _look_again(run: RunRow, moment: int) -> None:
 def admit(d: Draft, _c: Admit) -> Decision:
     run = d.run
     if run.status == "planning" and run.wake_at is not None and run.wake_at <= d.now:
-        return fail_planning(d, "PLAN_FAILED", b"the planner took too long")
+        return time_out_planning(d)
     if (
         run.status in CLOSED_RUN
         or run.admitted_at is not None

@@ -21,7 +21,7 @@ def delay_us(d: Draft, step: StepRow, cap: int | None) -> int:
     """The delay after a step's newest failure, by its own backoff or its profile's, and at most the cap."""
     timing = d.rules.timing
     backoff, jitter = timing.backoff, timing.jitter
-    if step.spec and step.kind == "work":
+    if step.spec and step.kind in ("work", "plan"):
         own = msgspec.json.decode(step.spec, type=BackoffSpec)
         backoff, jitter = retry.Backoff("list", seconds=own.seconds), own.jitter
     return retry.delay_us(backoff, max(1, step.charged), jitter, d.chance, cap)

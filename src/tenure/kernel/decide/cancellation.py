@@ -26,16 +26,13 @@ def request_cancel(d: Draft, c: RequestCancel) -> Decision:
     run.cancel_reason = c.reason
     d.notes["cancel_reason"] = c.reason
     add_involved_people(d, c.context, c.involved)
-    if not run.planned:
-        d.show("canceled")
-    else:
-        steps = d.open_steps()
-        d.need_attempts(steps)
-        if run.waits_open:
-            ending = [step.idx for step in steps if step.state not in LEASED_STEP]
-            d.need("approval", (w.no for idx in ending for w in d.open_waits_of(idx) if w.kind in QUESTIONS))
-        for step in steps:
-            cancel_open_step(d, step)
+    steps = d.open_steps()
+    d.need_attempts(steps)
+    if run.waits_open:
+        ending = [step.idx for step in steps if step.state not in LEASED_STEP]
+        d.need("approval", (w.no for idx in ending for w in d.open_waits_of(idx) if w.kind in QUESTIONS))
+    for step in steps:
+        cancel_open_step(d, step)
     decision = finish_decision(d, None, "cancel")
     decision.result = {"status": d.run.status, "again": False}
     return decision
@@ -55,7 +52,7 @@ def cancel_open_step(d: Draft, step: StepRow) -> None:
 
 def cancel_step(d: Draft, c: CancelStep) -> Decision:
     step = d.snap.find_named_step(c.name)
-    if step is None:
+    if step is None or step.kind == "plan":
         raise TenureError("STEP_NOT_FOUND", f"the run has no step {c.name!r}")
     if d.run.status in CLOSED_RUN or step.finished_at is not None:
         raise TenureError("RUN_TERMINAL_STATE", f"step {c.name!r} is {step.state} already")

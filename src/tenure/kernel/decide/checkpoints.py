@@ -10,7 +10,7 @@ from __future__ import annotations
 from tenure.errors import TenureError
 from tenure.kernel.commands import RecordCheckpoint
 from tenure.kernel.decide.budget import add_spending
-from tenure.kernel.decide.leases import OK_REPLY, OVER_BUDGET_REPLY, require_lease
+from tenure.kernel.decide.leases import OK_REPLY, OVER_BUDGET_REPLY, check_planner_message, require_lease
 from tenure.kernel.decide.termination import close_wait, end_over_budget
 from tenure.kernel.decide.validation import check_checkpoint
 from tenure.kernel.draft import Decision, Draft
@@ -47,6 +47,8 @@ def write_checkpoint(d: Draft, c: RecordCheckpoint) -> bool:
         raise AssertionError("require_lease accepts what write_checkpoint refuses")
     if attempt.lease != "active":
         raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    if step.kind == "plan":
+        check_planner_message(c)
     if old is not None and old.n == c.n and c.seq < old.seq:
         raise TenureError("MESSAGE_OUT_OF_ORDER", f"message {c.seq} came after {old.seq}")
     if old is not None and old.state == "done" and old.resumable:

@@ -1,6 +1,6 @@
-"""Creation of runs, and the planner's answer.
+"""Creation of runs.
 Laws:
-1. A run with a plan passes through `planning` in the commit that creates it.
+1. A run with a plan passes through `planning` in the commit that creates it. A run with a plan step stays there (`planning`).
 2. The same id with the same idempotency key is the same request; nothing is created twice.
 """
 
@@ -12,11 +12,11 @@ from tenure import ids
 from tenure.clock import us
 from tenure.errors import TenureError
 from tenure.kernel import history, profiles
-from tenure.kernel.commands import AcceptPlan, CreateRun, FailPlan
+from tenure.kernel.commands import CreateRun
 from tenure.kernel.decide.admission import admit_if_possible
 from tenure.kernel.decide.leases import grant_lease
-from tenure.kernel.decide.plans import add_plan
-from tenure.kernel.decide.termination import check_run_open, fail_planning, finish_decision
+from tenure.kernel.decide.plans import add_plan, add_plan_step, is_planned_later
+from tenure.kernel.decide.termination import finish_decision
 from tenure.kernel.decide.validation import refuse_problems, request_problems
 from tenure.kernel.draft import Decision, Draft
 from tenure.kernel.lease_types import Lease
@@ -96,23 +96,26 @@ def create(d: Draft, c: CreateRun) -> Decision:
         c.currency,
         c.compensate,
         people_in_new_run(requester, c.context, c.involved),
+        c.vcs_target,
     )
     d.changed["run_spec",] = spec
     d.notes["about"] = history.digest(salt, (c.labels + c.metadata).encode())
     d.show("planning")
     lease = None
-    if c.plan is not None:
+    if is_planned_later(c.plan):
+        add_plan_step(d, c.plan, profile, c.priority, spec.input_ref)
+    else:
         add_plan(d, c.plan, profile, c.priority, spec.input_ref)
         run.planned = True
         _reuse_checkpoints(d, c)
         d.show("queued")
         admit_if_possible(d, spec, over_rate=c.over_rate)
-        if c.eager is not None and run.admitted_at is not None and not _capped(d):
-            step = next((s for s in d.changed.values() if isinstance(s, StepRow) and s.claimable), None)
-            if step is not None:
-                lease = grant_lease(d, step, c.eager)
-                d.ready = run.steps_ready > 0  # workers need not be woken for the step that was just leased
-                lease.input = c.input if step.input_ref == spec.input_ref else None
+    if c.eager is not None and not _capped(d):
+        step = next((s for s in d.changed.values() if isinstance(s, StepRow) and s.claimable), None)
+        if step is not None:
+            lease = grant_lease(d, step, c.eager)
+            d.ready = run.steps_ready > 0  # workers need not be woken for the step that was just leased
+            lease.input = c.input if step.input_ref == spec.input_ref else None
     decision = finish_decision(d, None, "create")
     decision.result = CreatedRun(c.run_id, d.run.status, lease, at=d.now)
     return decision
@@ -135,28 +138,3 @@ def _reuse_checkpoints(d: Draft, c: CreateRun) -> None:
 
 def _capped(d: Draft) -> bool:
     return any(cap.max_concurrency is not None for cap in d.snap.caps.values())
-
-
-def accept_plan(d: Draft, c: AcceptPlan) -> Decision:
-    _check_planning(d)
-    spec = d.spec()
-    run = d.edit_run()
-    add_plan(d, c.plan, d.rules, spec.priority, spec.input_ref)
-    run.planned = True
-    d.show("queued")
-    if run.rated or run.concurrency_key is not None:
-        run.wake_at = d.now  # admission needs the tenant's lock, which Admit takes
-    else:
-        admit_if_possible(d, spec, over_rate="delay")
-    return finish_decision(d, {"steps": run.steps_total}, "plan_ready")
-
-
-def fail_plan(d: Draft, c: FailPlan) -> Decision:
-    _check_planning(d)
-    return fail_planning(d, c.code, c.message)
-
-
-def _check_planning(d: Draft) -> None:
-    check_run_open(d)
-    if d.run.status != "planning":
-        raise TenureError("RUN_INVALID_TRANSITION", f"the run is {d.run.status} and has a plan already")

@@ -34,7 +34,7 @@ def pause(d: Draft, _c: Pause) -> Decision:
     if d.run.paused:
         return Decision({"paused": True, "again": True})
     d.edit_run().paused = True
-    for step in d.open_steps() if d.run.steps_ready else ():
+    for step in d.open_steps() if d.run.steps_ready or not d.run.planned else ():
         if step.claimable:
             d.edit(step).claimable = False
     return finish_decision(d, {"paused": True, "again": False}, "pause")
@@ -48,7 +48,7 @@ def unpause(d: Draft, _c: Unpause) -> Decision:
     run.paused = False
     run.parked = None
     if run.cancel_at is None:
-        for step in d.open_steps() if run.steps_ready else ():
+        for step in d.open_steps() if run.steps_ready or not run.planned else ():
             if step.state == "ready" and not step.claimable and step.resolution != "due":
                 d.edit(step).claimable = True
                 d.ready = True
@@ -61,6 +61,11 @@ def mark_reported(d: Draft, c: MarkReported) -> Decision:
             "FORBIDDEN", f"only the status reporter marks a run as reported, not {c.context.actor!r}"
         )
     _check_finished(d, "there is no outcome to report yet")
+    if d.spec().vcs_target != c.target:
+        raise TenureError(
+            "FORBIDDEN",
+            f"the run is reported to {d.spec().vcs_target or 'nobody'}, not to {c.target or 'nobody'}",
+        )
     if d.run.reported_at is not None:
         return Decision({"again": True})
     d.edit_run().reported_at = d.now

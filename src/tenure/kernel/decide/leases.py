@@ -10,6 +10,7 @@ Laws:
 4. What was begun and can be neither skipped nor repeated (`step.unsafe`) is never begun again: a step that would
    return to the queue ends with RUN_RESUME_FAILED instead.
 5. After a cancel request only the end of the step is accepted. A late result is stored as evidence.
+6. A plan step records nothing and waits for nothing: it completes with a plan, fails, or is given back.
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ MESSAGE_TYPES: dict[type[RunCommand], str] = {
     SettleAct: "settle_act",
 }
 """The name of each message in the database (`attempt.last_message`, `stale_message.message`)."""
+_PLANNER_MESSAGES = frozenset(
+    {AckLease, Heartbeat, BeginUpload, ReportCost, Complete, Fail, Release, Park, AckCancel}
+)
+"""What the holder of a plan step's lease may send (law 6)."""
 
 
 def require_lease(d: Draft, c: LeaseCommand, *, active: bool = True) -> tuple[StepRow, AttemptRow]:
@@ -115,7 +120,18 @@ def require_lease(d: Draft, c: LeaseCommand, *, active: bool = True) -> tuple[St
         raise TenureError("MESSAGE_OUT_OF_ORDER", f"message {c.seq} came after {attempt.seq}")
     if active and attempt.lease != "active":
         raise TenureError("LEASE_NOT_ACTIVE", "acknowledge the lease first")
+    if step.kind == "plan":
+        check_planner_message(c)
     return step, attempt
+
+
+def check_planner_message(c: RunCommand) -> None:
+    """Refuse a message that a plan step does not accept (law 6)."""
+    if type(c) not in _PLANNER_MESSAGES:
+        raise TenureError(
+            "RUN_INVALID_TRANSITION",
+            f"a plan step does not accept '{MESSAGE_TYPES[type(c)]}': it completes with a plan, whose steps do the rest",
+        )
 
 
 def keep_answer(d: Draft, c: LeaseCommand, attempt: AttemptRow, reply: LeaseReply) -> LeaseReply:
@@ -144,7 +160,8 @@ def claim(d: Draft, c: ClaimStep) -> Decision:
 def grant_lease(d: Draft, step: StepRow, by: Claimant) -> Lease:
     step = d.move(step, "claim_and_ack" if by.ack else "claim")
     run = d.edit_run()
-    d.mark_started(run)
+    if step.kind != "plan":
+        d.mark_started(run)
     step.attempt += 1
     step.charged += 1
     timeout_at = d.now + step.timeout_us if step.timeout_us is not None else None
@@ -261,7 +278,7 @@ def complete(d: Draft, c: Complete, spent: tuple[Cost, ...]) -> Decision:
     checkpoint's costs."""
     step, _ = require_lease(d, c)
     if add_spending(d, spent) or step.state == "canceling":
-        return _refuse_result(d, c, step, c.output, "complete")
+        return refuse_result(d, c, step, c.output, "complete")
     children = _children_to_await(d, step) if d.run.children_open else []
     output_ref = d.payload(c.output)
     step = d.move(step, "complete_waiting" if children else "complete")
@@ -318,7 +335,7 @@ def end_step_and_lease(
     return finish_decision(d, reply, kind)
 
 
-def _refuse_result(d: Draft, c: CostCommand, step: StepRow, output: bytes | None, kind: str) -> Decision:
+def refuse_result(d: Draft, c: CostCommand, step: StepRow, output: bytes | None, kind: str) -> Decision:
     """Store a result that does not count as evidence. After a cancel request the step ends canceled; otherwise the
     run exceeds its budget, and ends."""
     evidence = d.payload(output)
@@ -336,7 +353,7 @@ def fail(d: Draft, c: Fail) -> Decision:
     """The step failed. It is retried after a backoff if the failure is retryable and attempts are left."""
     step, _ = require_lease(d, c)
     if add_spending(d, c.spent) or step.state == "canceling":
-        return _refuse_result(d, c, step, c.message or None, "fail")
+        return refuse_result(d, c, step, c.message or None, "fail")
     error_ref = d.payload(c.message or None)
     retryable = c.retryable
     if retryable is None:
@@ -458,7 +475,7 @@ def lose_lease(d: Draft, step: StepRow, move: str) -> None:
     reason = None
     if step.unsafe:
         reason = "RUN_RESUME_FAILED"
-    elif d.rules.recovery == "resume_or_fail" and not step.recorded:
+    elif d.rules.recovery == "resume_or_fail" and not step.recorded and step.kind != "plan":
         reason = "RUN_ORPHANED"
     elif step.charged >= step.max_attempts:
         reason = "STEP_LOST"

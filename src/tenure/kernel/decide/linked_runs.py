@@ -14,7 +14,8 @@ from tenure.kernel.costs import Cost
 from tenure.kernel.decide import leases
 from tenure.kernel.decide.budget import budget_left, sum_in_run_currency
 from tenure.kernel.decide.checkpoints import write_checkpoint
-from tenure.kernel.decide.plans import check_plan
+from tenure.kernel.decide.planning import complete_plan
+from tenure.kernel.decide.plans import check_new_plan
 from tenure.kernel.decide.validation import check_command
 from tenure.kernel.draft import Decision, Draft, check_payload_size
 from tenure.kernel.new_run import build_create_run
@@ -42,9 +43,8 @@ def owe_run(
         trigger = msgspec.convert(
             {"type": spec.trigger_type, "ref": spec.trigger_ref, "repo": run.repo}, Trigger
         )
-    check_plan(asked.plan, profiles.get(asked.profile or run.profile), {}, 0)
-    for body in (asked.input, *(part.input for part in asked.plan)):
-        check_payload_size(body)
+    check_new_plan(asked.plan, profiles.get(asked.profile or run.profile))
+    check_payload_size(asked.input)
     request = RunRequest(
         workflow=asked.workflow,
         code_version=asked.code_version,
@@ -75,9 +75,11 @@ def owe_run(
 
 
 def complete(d: Draft, c: Complete) -> Decision:
-    """The step succeeded, perhaps with a last checkpoint. With `restart`, its run ends and continues as another
-    run, which takes its place at the parent and holds its concurrency key."""
+    """The step succeeded, perhaps with a last checkpoint or (a plan step) with the run's plan. With `restart`, its run
+    ends and continues as another run, which takes its place at the parent and holds its concurrency key."""
     spent = c.spent
+    if c.plan is not None or d.step(c.idx).kind == "plan":
+        return complete_plan(d, c)
     if c.last is not None:
         if (c.last.run_id, c.last.idx, c.last.n) != (c.run_id, c.idx, c.n):
             raise TenureError("INVALID_INPUT", "`last` is the checkpoint of another lease")

@@ -1,6 +1,8 @@
 """Plans: their checks, and their steps.
 
-Law: a plan is checked as a whole before any of it is used: unique names, known needs, no cycle, limits.
+Laws:
+1. A plan is checked as a whole before any of it is used: unique names, known needs, no cycle, limits.
+2. A plan step is the only step of the plan that a run is created with. Neither a planner nor an addition may bring one.
 """
 
 from __future__ import annotations
@@ -14,15 +16,89 @@ from tenure import ids
 from tenure.clock import us
 from tenure.errors import Detail, TenureError
 from tenure.kernel import profiles
-from tenure.kernel.commands import StepSpec
+from tenure.kernel.commands import PLAN_STEP_NAME, ReuseSpec, ReuseTerms, StepSpec
+from tenure.kernel.decide.ready_steps import make_ready
 from tenure.kernel.decide.validation import step_problems
-from tenure.kernel.draft import Draft
+from tenure.kernel.draft import Draft, check_payload_size
 from tenure.kernel.profile import Profile
-from tenure.kernel.run_rows import RunRow, StepRow
+from tenure.kernel.run_rows import PLAN_IDX, RunRow, StepRow
 from tenure.limits import STEPS_PER_RUN_MAX
 
 CHECKED_PLAN_STEPS_MAX = 32
 """Plans of up to this length are checked once and then found in a cache."""
+_PLAN_STEP_ALONE = "a step of kind 'plan' can only be the single step that a run is created with"
+_PLAN_STEP_FIELDS = frozenset(
+    {
+        "name",
+        "kind",
+        "tool",
+        "queue",
+        "retries",
+        "backoff",
+        "timeout_seconds",
+        "lease_seconds",
+        "idempotency_key",
+        "input",
+    }
+)
+"""What can be set on a plan step."""
+
+
+def is_planned_later(plan: tuple[StepSpec, ...]) -> bool:
+    """Whether a plan has a plan step, which brings the other steps later."""
+    return any(step.kind == "plan" for step in plan)
+
+
+def check_plan_step(plan: tuple[StepSpec, ...], profile: Profile) -> None:
+    """Refuse a plan step that is not alone or not complete (PLAN_INVALID)."""
+    problems: list[Detail] = []
+    if len(plan) != 1:
+        problems.append(Detail("plan", _PLAN_STEP_ALONE))
+    step = plan[0]
+    if step.name != PLAN_STEP_NAME:
+        problems.append(Detail("plan[0].name", f"a step of kind 'plan' must be named {PLAN_STEP_NAME!r}"))
+    if not step.tool:
+        problems.append(Detail("plan[0].tool", "a step of kind 'plan' must name the tool that plans"))
+    given = {
+        name for name, value in msgspec.structs.asdict(step).items() if value != getattr(_BARE_STEP, name)
+    }
+    problems += [
+        Detail(f"plan[0].{name}", "cannot be set on a step of kind 'plan'")
+        for name in sorted(given - _PLAN_STEP_FIELDS)
+    ]
+    problems += step_problems("plan[0]", step, profile)
+    if problems:
+        raise TenureError("PLAN_INVALID", problems[0].problem, tuple(problems))
+
+
+_BARE_STEP = StepSpec(name="")
+
+
+def check_new_plan(plan: tuple[StepSpec, ...], profile: Profile) -> None:
+    """Refuse a plan that no run could be created with (PLAN_INVALID, PAYLOAD_TOO_LARGE)."""
+    if is_planned_later(plan):
+        check_plan_step(plan, profile)
+    else:
+        check_plan(plan, profile, {}, 0)
+    check_plan_payloads(plan)
+
+
+def check_plan_payloads(plan: tuple[StepSpec, ...]) -> None:
+    for step in plan:
+        check_payload_size(step.input)
+        check_payload_size(step.template)
+
+
+def add_plan_step(
+    d: Draft, plan: tuple[StepSpec, ...], profile: Profile, priority: int, run_input: int | None
+) -> None:
+    """Make the step that plans the run. It can be claimed at once: planning needs no admission."""
+    check_plan_step(plan, profile)
+    [spec] = plan
+    input_ref = run_input if spec.input is None else d.payload(spec.input)
+    prefix = ids.run_text(d.run.id)
+    step = d.add(build_step(d.run, spec, PLAN_IDX, 0, [], profile, priority, input_ref, prefix, d.now))
+    make_ready(d, d.move(step, "ready"))
 
 
 def check_plan(
@@ -34,6 +110,8 @@ def check_plan(
 ) -> list[list[str]]:
     """The needs of each step by name. Raises PLAN_INVALID with every problem. `before_first` is the step before the
     first one, if steps run strictly in order."""
+    if is_planned_later(plan):
+        raise TenureError("PLAN_INVALID", _PLAN_STEP_ALONE, (Detail("plan", _PLAN_STEP_ALONE),))
     problems: list[Detail] = []
     if not plan:
         problems.append(Detail("plan", "a plan must have at least one step"))
@@ -44,6 +122,8 @@ def check_plan(
         at = f"plan[{i}]"
         if step.name in names:
             problems.append(Detail(f"{at}.name", f"there are two steps named {step.name!r}"))
+        elif step.name == PLAN_STEP_NAME:
+            problems.append(Detail(f"{at}.name", f"the name {PLAN_STEP_NAME!r} is reserved for plan steps"))
         names.add(step.name)
         problems += step_problems(at, step, profile)
     needs: list[list[str]] = []
@@ -91,10 +171,17 @@ def _cycle(plan: tuple[StepSpec, ...], needs: list[list[str]]) -> list[str]:
 
 
 def add_plan(
-    d: Draft, plan: tuple[StepSpec, ...], profile: Profile, priority: int, run_input: int | None
+    d: Draft,
+    plan: tuple[StepSpec, ...],
+    profile: Profile,
+    priority: int,
+    run_input: int | None,
+    checked: Sequence[list[str]] | None = None,
 ) -> list[StepRow]:
-    """Make the steps of a plan. They open when the run is admitted."""
+    """Make the steps of a plan. They open when the run is admitted. `checked` are the needs of a plan that was checked
+    already."""
     run = d.edit_run()
+    needs: Sequence[list[str]]
     existing: dict[str, int] = {}
     if run.steps_total:
         needed = {name for spec in plan for name in spec.needs or ()}
@@ -106,13 +193,13 @@ def add_plan(
                 "PLAN_INVALID", f"the run has a step {again!r} already", (Detail("plan", again),)
             )
         existing = {name: there[name] for name in needed if name in there}
-    if run.steps_total or len(plan) > CHECKED_PLAN_STEPS_MAX:
+    if checked is not None:
+        needs = checked
+    elif run.steps_total or len(plan) > CHECKED_PLAN_STEPS_MAX:
         last = d.step(run.steps_total - 1) if run.steps_total and profile.strict_sequence else None
         if last is not None:
             existing[last.name] = last.idx
-        needs: Sequence[list[str]] = check_plan(
-            plan, profile, existing, run.steps_total, None if last is None else last.name
-        )
+        needs = check_plan(plan, profile, existing, run.steps_total, None if last is None else last.name)
     else:
         needs = _checked(plan, profile.name)
     idx_of = {spec.name: run.steps_total + i for i, spec in enumerate(plan)} | existing
@@ -132,7 +219,7 @@ def add_plan(
             open_needs += 1
         left.append(open_needs)
     steps = []
-    prefix = ids.run_text(run.id)
+    prefix, first = ids.run_text(run.id), run.steps_total
     for spec, needs_left in zip(plan, left, strict=True):
         idx = idx_of[spec.name]
         template_ref = d.payload(spec.template)
@@ -150,10 +237,17 @@ def add_plan(
             d.now,
         )
         step.template_ref = template_ref
+        if spec.reuse is not None:
+            step.reuse = _encode_reuse(spec.reuse, [idx_of[name] for name in needs[idx - first]])
         steps.append(d.add(step))
     run.steps_total += len(plan)
     run.steps_open += len(plan)
     return steps
+
+
+def _encode_reuse(reuse: ReuseSpec, needs: list[int]) -> str:
+    terms = ReuseTerms(scope=reuse.scope, digest=reuse.digest, also=reuse.also, needs=tuple(sorted(needs)))
+    return msgspec.json.encode(terms).decode()
 
 
 def build_step(
@@ -170,7 +264,7 @@ def build_step(
 ) -> StepRow:
     timing = profile.timing
     timeout = spec.timeout_seconds
-    if timeout is None and spec.kind == "work":
+    if timeout is None and spec.kind in ("work", "plan"):
         timeout = timing.step_timeout_seconds
     retries = spec.retries if spec.retries is not None else timing.retries
     gate: object = spec.backoff
@@ -200,6 +294,10 @@ def build_step(
         None if gate is None else msgspec.json.encode(gate).decode(),
         now,
         needs_left=needs_left,
-        resolution="skip" if spec.skipped else "due" if spec.template is not None else "",
+        resolution="skip"
+        if spec.skipped
+        else "due"
+        if spec.template is not None or spec.reuse is not None
+        else "",
         condition=spec.condition,
     )

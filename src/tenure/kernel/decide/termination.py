@@ -7,6 +7,8 @@ Laws:
    run that wrote to the world, and compensates, owes a run that undoes that.
 4. If a step and its run succeed, their proposals stay open until they are decided or expire. Otherwise they are
    withdrawn.
+5. When a plan step ends without a plan, its run ends in the same commit: canceled if that was requested, else failed
+   (PLAN_FAILED), with the step's code and message as its error.
 """
 
 from __future__ import annotations
@@ -24,14 +26,17 @@ from tenure.kernel.machines import APPROVAL, LEASED_STEP, WAITING_STEP
 from tenure.kernel.run_rows import (
     CLOSED_RUN,
     CONDITION_FALSE,
+    PLAN_IDX,
     QUESTIONS,
     WAITS_AT_END,
     ApprovalRow,
     InboxRow,
+    PayloadRow,
     StepRow,
     WaitRow,
 )
 from tenure.kernel.separation_of_duties import add_involved_people, join_people
+from tenure.limits import PAYLOAD_BYTES_MAX
 
 RESOLVED_TOGETHER_MAX = 100
 """How many inputs of a run are made and committed together."""
@@ -67,6 +72,8 @@ def end_step(
         step.output_ref = output_ref
     if error_ref is not None:
         step.error_ref = error_ref
+    if step.kind == "plan":
+        return  # it has no waits, receipts and dependents, and does not count
     run.steps_open -= 1
     if run.waits_open:
         close_waits(d, step.idx, proposals=step.state != "succeeded")
@@ -260,7 +267,10 @@ def finish_decision(d: Draft, result: object, kind: str) -> Decision:
         skip_by_condition(d)
         take_early_events(d)
     run = d.run
-    if run.planned and run.status not in CLOSED_RUN:
+    if not run.planned:
+        settle_planning(d)
+        run = d.run
+    elif run.status not in CLOSED_RUN:
         if run.steps_bad and run.steps_open and run.cancel_at is None:
             failed = d.step(d.notes["failed_step"]) if "failed_step" in d.notes else None
             close_open_steps(d, failed)
@@ -316,7 +326,11 @@ def set_run_wake(d: Draft) -> None:
     """Set the moment at which time alone changes the run."""
     run = d.run
     if not run.planned:
-        wake = run.created_at + us(d.rules.timing.planning_seconds) if run.cancel_at is None else None
+        wake = None
+        if run.cancel_at is None:
+            wake = run.created_at + us(d.rules.timing.planning_seconds)
+            if run.deadline_at is not None:
+                wake = min(wake, run.deadline_at)
     elif run.admitted_at is None:
         return  # admission sets its own moment
     elif run.cancel_at is not None or run.human_since is not None:
@@ -359,10 +373,45 @@ def end_run(d: Draft) -> None:
         d.owe("compensate", None)
 
 
-def fail_planning(d: Draft, code: str, message: bytes) -> Decision:
-    """End a run that has no plan: planning -> plan_failed -> failed, in one commit."""
-    run = d.edit_run()
-    run.error_ref = d.payload(message or None)
-    run.reason = code
-    d.show("failed")
-    return finish_decision(d, {"status": "failed"}, "plan_failed")
+PLAN_ERRORS = {
+    "STEP_LOST": b"every worker that planned was lost",
+    "STEP_TIMED_OUT": b"the planner exceeded its own timeout",
+}
+"""The message of a planner that could not leave one."""
+
+
+def settle_planning(d: Draft) -> None:
+    """Derive the status of a run without a plan from its plan step, if this decision has changed it (law 5)."""
+    step = d.changed.get(("step", PLAN_IDX))
+    if not isinstance(step, StepRow) or d.run.status in CLOSED_RUN:
+        return
+    if step.finished_at is None:
+        if d.run.cancel_at is not None:
+            d.show("canceling")
+    elif d.run.cancel_at is not None:
+        d.show("canceled")
+    else:
+        run = d.edit_run()
+        run.reason = str(d.notes.get("reason", "PLAN_FAILED"))  # or BUDGET_EXCEEDED
+        if run.error_ref is None and "reason" not in d.notes:
+            run.error_ref = d.payload(_planning_error(d, step))
+        d.show("failed")
+
+
+def _planning_error(d: Draft, step: StepRow) -> bytes:
+    """The code and message of a planner's last failure."""
+    code = step.reason or "STEP_FAILED"
+    message = PLAN_ERRORS.get(code, b"")
+    found = d.changed.get(("payload", step.error_ref))
+    if isinstance(found, PayloadRow):
+        message = found.body
+    if code == "PLAN_FAILED":
+        return message or b"the planner failed"
+    return (code.encode() + b": " + message if message else code.encode())[:PAYLOAD_BYTES_MAX]
+
+
+def time_out_planning(d: Draft) -> Decision:
+    """The run still has no plan at the end of its planning time, or at its deadline: planning -> plan_failed -> failed."""
+    d.edit_run().error_ref = d.payload(b"the planner took too long")
+    close_open_steps(d)
+    return finish_decision(d, None, "plan_failed")

@@ -9,9 +9,9 @@ from tenure.kernel.decide.ready_steps import make_ready
 from tenure.kernel.decide.termination import (
     current_approval,
     end_question,
-    fail_planning,
     finish_decision,
     settle_wait,
+    time_out_planning,
     time_out_run,
 )
 from tenure.kernel.draft import Decision, Draft
@@ -33,7 +33,7 @@ def _tick_run(d: Draft) -> Decision:
     if run.wake_at is None or run.wake_at > d.now:
         return finish_decision(d, None, "tick")
     if not run.planned:
-        return fail_planning(d, "PLAN_FAILED", b"the planner took too long")
+        return time_out_planning(d)
     if run.admitted_at is None:
         raise TenureError("RUN_INVALID_TRANSITION", "the run is not admitted yet: send Admit, not Tick")
     if run.deadline_at is not None and run.deadline_at <= d.now and run.human_since is None:

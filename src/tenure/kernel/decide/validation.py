@@ -38,6 +38,7 @@ from tenure.limits import (
     NAME_CHARS_MAX,
     PAYLOAD_BYTES_MAX,
     RETRIES_MAX,
+    REUSE_SCOPES_MAX,
     RUN_TIMEOUT_SECONDS_MAX,
 )
 
@@ -55,7 +56,6 @@ TEXTS: dict[type[c.Command], tuple[tuple[str, int, int], ...]] = {
         ("requester", 1, NAME_CHARS_MAX),
         ("involved", 0, _INVOLVED_CHARS_MAX),
     ),
-    c.FailPlan: (("code", 1, CODE_CHARS_MAX),),
     c.RecordCheckpoint: (("name", 1, LABEL_CHARS_MAX), ("error", 1, CODE_CHARS_MAX)),
     c.Heartbeat: (("progress", 0, LABEL_CHARS_MAX),),
     c.Complete: (("cost", 1, LABEL_CHARS_MAX),),
@@ -239,7 +239,7 @@ def step_problems(at: str, step: StepSpec, profile: Profile) -> Iterator[Detail]
 
 def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
     for part, kind in (("approval", "approval"), ("wait", "wait"), ("backoff", "work")):
-        if getattr(step, part) is not None and step.kind != kind:
+        if getattr(step, part) is not None and step.kind not in (kind, "plan" if part == "backoff" else kind):
             yield Detail(f"{at}.{part}", f"can only be set on a step of kind {kind!r}, not {step.kind!r}")
     backoff, approval, wait = step.backoff, step.approval, step.wait
     if backoff is not None:
@@ -251,6 +251,8 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
         yield Detail(
             f"{at}.template", "can only be set on a step of kind 'work' that has no input and is not skipped"
         )
+    if step.reuse is not None:
+        yield from _reuse_problems(f"{at}.reuse", step, step.reuse)
     if step.skipped and step.condition is None:
         yield Detail(f"{at}.skipped", "can only be set on a step with a condition")
     if step.condition is not None and not 1 <= len(step.condition.encode()) <= EXPRESSION_BYTES_MAX:
@@ -265,6 +267,17 @@ def _part_problems(at: str, step: StepSpec) -> Iterator[Detail]:
         yield from _approval_problems(f"{at}.approval", approval)
     if wait is not None or step.kind == "wait":
         yield from _wait_problems(f"{at}.wait", wait or WaitSpec())
+
+
+def _reuse_problems(at: str, step: StepSpec, reuse: c.ReuseSpec) -> Iterator[Detail]:
+    if step.kind != "work" or step.skipped:
+        yield Detail(at, "can only be set on a step of kind 'work' that is not skipped")
+    if len(reuse.also) > REUSE_SCOPES_MAX:
+        yield Detail(f"{at}.also", f"must name at most {REUSE_SCOPES_MAX} scopes")
+    if not all(is_name(scope, 1, KEY_CHARS_MAX) for scope in (reuse.scope, *reuse.also)):
+        yield text_problem(f"{at}.scope", 1, KEY_CHARS_MAX)
+    if len(reuse.digest) != 2 * DIGEST_BYTES or not is_hex(reuse.digest):
+        yield Detail(f"{at}.digest", "must be a SHA-256 in hex")
 
 
 def _approval_problems(at: str, approval: ApprovalSpec) -> Iterator[Detail]:

@@ -25,7 +25,13 @@ import structlog
 
 from tenure.canonical import DuplicateName, decode_json
 from tenure.errors import TenureError
-from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
+from tenure.limits import (
+    ARTIFACT_BYTES_MAX,
+    ARTIFACT_PART_BYTES_MAX,
+    LOG_CHUNK_BYTES_MAX,
+    TEST_REPORT_BYTES_MAX,
+    WORKFLOW_BYTES_MAX,
+)
 from tenure.server.auth.roles import methods_at
 from tenure.server.error_responses import encode_error, error_headers
 from tenure.server.observe.tracing import RequestSpan
@@ -77,7 +83,7 @@ class RequestMiddleware:
         self._limits = _BodyLimits(settings.body_bytes_max, True, seconds)
         self._limits_by_path = (
             (
-                re.compile(r"/hooks/(?:github|slack|generic)/"),
+                re.compile(r"/hooks/(?:github|slack|generic|servicenow)/"),
                 _BodyLimits(settings.hook_body_bytes_max, False, seconds),
             ),
             (
@@ -87,6 +93,18 @@ class RequestMiddleware:
             (
                 re.compile(r"/runner/leases/[^/]+/artifacts/"),
                 _BodyLimits(ARTIFACT_BYTES_MAX, False, 10 * seconds),
+            ),
+            (
+                re.compile(r"/runner/leases/[^/]+/uploads/[^/]+/parts/"),
+                _BodyLimits(ARTIFACT_PART_BYTES_MAX, False, 10 * seconds),
+            ),
+            (
+                re.compile(r"/runner/leases/[^/]+/log-chunks/"),
+                _BodyLimits(LOG_CHUNK_BYTES_MAX, False, seconds),
+            ),
+            (
+                re.compile(r"/runner/leases/[^/]+/report$"),
+                _BodyLimits(TEST_REPORT_BYTES_MAX, True, seconds),
             ),
         )
 

@@ -75,7 +75,7 @@ _IN_PROCESS = {
     "description": "The same request is being processed: send it again.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/RequestInProcess"}}},
 }
-_DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic)/")
+_DELIVERIES = re.compile(r"/hooks/(?:github|slack|generic|servicenow)/")
 
 
 @lru_cache(maxsize=1)

@@ -82,10 +82,13 @@ async def withdraw_approval(request: ApiRequest, approval_id: FromPath[str]) -> 
 
 @post("/runs/{run_id:str}/approve", status_code=200, summary="Decide the one approval that a run waits for")
 async def approve_run(
-    request: ApiRequest, run_id: FromPath[str], data: JSONBody[DecisionRequest]
+    request: ApiRequest, run_id: FromPath[str], data: JSONBody[DecisionRequest | None] = None
 ) -> DecisionResult:
-    """Without an open approval: `{"advanced": false}`. If there are several, decide each at /approvals/{id}/decision."""
-    return await request.engine.approvals.decide_only(request.who, run_id, data)
+    """Without a body: approve, unless the approval binds an action, whose digest must be repeated. Without an open approval:
+    `{"advanced": false}`. If there are several, decide each at /approvals/{id}/decision."""
+    return await request.engine.approvals.decide_only(
+        request.who, run_id, data or DecisionRequest(decision="approve")
+    )
 
 
 @get("/inbox/stats", summary="How many questions are open")

@@ -1,4 +1,4 @@
-"""What others send to hooks: GitHub, Slack, and senders of Standard Webhooks.
+"""What others send to hooks: GitHub, Slack, ServiceNow, and senders of Standard Webhooks.
 
 Laws:
 1. Nothing is parsed or stored before `services.hooks.verification` has checked its signature.
@@ -20,9 +20,9 @@ from tenure.kernel.identity_rows import PersonRow
 from tenure.kernel.server_rows import HookRow
 from tenure.server.idempotency import to_response
 from tenure.server.request import ApiRequest
-from tenure.server.routes.hooks import delivery_response
 from tenure.services.approvals import DecisionRequest
 from tenure.services.hooks import events
+from tenure.services.hooks.responses import delivery_response
 from tenure.services.hooks.verification import run_sized
 from tenure.services.identity.principals import Principal
 from tenure.shapes.hooks import DeliveryStatus, HookSettings
@@ -78,6 +78,21 @@ async def receive_generic(request: ApiRequest, hook_id: FromPath[str]) -> Respon
     hook, headers, body = await _verify(request, "generic", hook_id)
     read = await run_sized(body, events.parse_generic, hook.id, headers, body)
     await request.server.hook_verifier.check_one_event(hook, read)
+    return to_response(delivery_response(await request.server.intake.receive(hook, read)))
+
+
+@post(
+    "/hooks/servicenow/{hook_id:str}",
+    summary="Receive a call of ServiceNow",
+    status_code=201,
+    responses=_ANSWERS,
+)
+async def receive_servicenow(request: ApiRequest, hook_id: FromPath[str]) -> Response[DeliveryStatus]:
+    """With a shared secret or basic credentials in a header. A call whose event id was received before is a repeat. The answers are those for
+    GitHub."""
+    hook, headers, body = await _verify(request, "servicenow", hook_id)
+    settings = msgspec.json.decode(hook.settings, type=HookSettings)
+    read = await run_sized(body, events.parse_servicenow, hook.id, settings, headers, body)
     return to_response(delivery_response(await request.server.intake.receive(hook, read)))
 
 
@@ -196,4 +211,10 @@ async def _decide(request: ApiRequest, person: PersonRow, decision: str, value: 
     return f"{parts[0]} is {decided.status}.{again}"
 
 
-HANDLERS = [receive_github, receive_generic, receive_slack_command, receive_slack_action]
+HANDLERS = [
+    receive_github,
+    receive_generic,
+    receive_servicenow,
+    receive_slack_command,
+    receive_slack_action,
+]

@@ -17,8 +17,9 @@ from tenure.server.request import ApiRequest
 from tenure.server.routes.identity import ConfirmRequest
 from tenure.services.hooks.events import show_hook
 from tenure.services.hooks.registry import HookFields
+from tenure.services.hooks.responses import delivery_response
 from tenure.services.idempotency import HeldRecord, StoredResponse
-from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook
+from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook, HookKind
 from tenure.shapes.pages import Page
 
 Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
@@ -27,7 +28,7 @@ Revision = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 class NewHook(HookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A hook to create."""
 
-    kind: Literal["github", "slack", "generic"]
+    kind: HookKind
 
 
 class HookUpdate(HookFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,16 +121,6 @@ async def replay_delivery(
         return delivery_response(await request.engine.hooks.replay(hook_id, delivery_id))
 
     return await idempotent(request, operation)
-
-
-def delivery_response(received: DeliveryStatus) -> StoredResponse:
-    """The answer to a delivery: 201 with its run, 202 while it is processed, 200 if it created no run or repeats an earlier one."""
-    fresh = received.run_id is not None and not received.duplicate
-    under_way = received.status == "received" or (received.status == "duplicate" and received.run_id is None)
-    status = 202 if under_way else 201 if fresh else 200
-    return StoredResponse.of(
-        received, status, location=None if received.run_id is None else f"/runs/{received.run_id}"
-    )
 
 
 HANDLERS = [

@@ -345,7 +345,6 @@ async def cancel_runs(request: ApiRequest, data: JSONBody[CancelRunsRequest]) ->
 
 async def _find_matching(engine: Engine, asked: CancelFilter) -> list[int]:
     """The ids of the matching runs, newest first."""
-    check_status(asked.status, "filter.status")
     wanted = RunFilter(
         status=asked.status,
         repo=asked.repo,
@@ -356,6 +355,7 @@ async def _find_matching(engine: Engine, asked: CancelFilter) -> list[int]:
         if asked.created_before is None
         else _moment("created_before", asked.created_before),
     )
+    check_status(wanted, "filter.status")
     found: list[int] = []
     place: RunPosition | None = NEWEST
     while place is not None:

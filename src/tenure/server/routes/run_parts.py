@@ -18,12 +18,13 @@ from tenure.reads import run_documents
 from tenure.reads.artifacts import (
     FIRST_POSITION,
     artifact_position,
-    artifact_reference,
     find_artifact,
     list_artifacts,
     to_artifact,
 )
+from tenure.reads.file_stream import open_artifact
 from tenure.reads.history import check_step_exists, read_attempts, read_checkpoints
+from tenure.server.file_responses import send_file
 from tenure.server.http.path_segments import decode_rest_of_path, step_key
 from tenure.server.paging import LIMIT_DEFAULT, Cursor, Int31, Limit, make_page, page_of_list
 from tenure.server.request import ApiRequest
@@ -217,7 +218,10 @@ async def list_run_artifacts(
     "/runs/{run_id:str}/artifacts/{name:path}",
     summary="An artifact's bytes",
     media_type="*/*",
-    responses={304: ResponseSpec(data_container=None, description="The digest has not changed")},
+    responses={
+        206: ResponseSpec(data_container=None, description="The range that was asked for"),
+        304: ResponseSpec(data_container=None, description="The digest has not changed"),
+    },
 )
 async def get_artifact(
     request: ApiRequest,
@@ -225,25 +229,19 @@ async def get_artifact(
     step: ArtifactStep = None,
     attempt: ArtifactAttempt = None,
     late: ArtifactLate = None,
-) -> Response[bytes]:
-    """The accepted file with this name. If several steps have one, the answer is 409 ARTIFACT_AMBIGUOUS. Browsers save it and never
-    display it, because its content comes from a runner."""
+) -> Response[Any]:
+    """The accepted file with this name. If several steps have one, the answer is 409 ARTIFACT_AMBIGUOUS. A `Range` of bytes may be asked
+    for. Browsers save it and never display it, because its content comes from a runner."""
     number, wanted = await _run_number(request, run_id), decode_rest_of_path(request.scope, 3)
     line = await find_artifact(request.engine.store, number, wanted, step=step, attempt=attempt, late=late)
-    tag = f'"{line.digest}"'
     headers = {
-        "ETag": tag,
         "Cache-Control": "private, no-cache",
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(line.name.rpartition('/')[2], safe='')}",
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "Tenure-Artifact": f"step={quote(line.step, safe='')}; attempt={line.n}; state={line.state}",
     }
-    if request.headers.get("if-none-match") == tag:
-        return Response(content=b"", status_code=304, headers=headers)
     kind = line.content_type if _TYPE.fullmatch(line.content_type) else "application/octet-stream"
-    return Response(
-        content=await request.engine.artifacts.get(artifact_reference(line)), media_type=kind, headers=headers
-    )
+    return send_file(request, await open_artifact(request.engine.store, line), headers, kind)
 
 
 HANDLERS = [

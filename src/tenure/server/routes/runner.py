@@ -21,6 +21,7 @@ from tenure.clock import to_datetime
 from tenure.errors import TenureError
 from tenure.kernel.commands import Claimant
 from tenure.limits import ARTIFACT_BYTES_MAX, INTEGER_MAX
+from tenure.server.file_responses import send_file
 from tenure.server.http.path_segments import decode_rest_of_path
 from tenure.server.request import ApiRequest
 from tenure.server.routes.run_parts import ArtifactAttempt, ArtifactLate, ArtifactStep
@@ -51,7 +52,7 @@ def _secret(request: ApiRequest) -> str:
     return secret
 
 
-async def _check_lease(request: ApiRequest, lease_id: str) -> LeaseCredential:
+async def check_lease(request: ApiRequest, lease_id: str) -> LeaseCredential:
     """The credential of a lease whose token the request has."""
     authenticator = request.server.authenticator
     credentials = request.server.leases.credentials
@@ -135,7 +136,7 @@ async def get_lease(
 ) -> p.LeaseState:
     """The input, the checkpoints, waits and actions of the step, and the events that no wait has taken yet."""
     leases = request.server.leases
-    held = await leases.read_records(await _check_lease(request, lease_id))
+    held = await leases.read_records(await check_lease(request, lease_id))
     facts = None
     if run:
         found = await leases.read_run_facts(held.lease.run_id)
@@ -179,13 +180,13 @@ async def list_lease_waits(
     ] = INTEGER_MAX,
 ) -> list[p.OpenedWait]:
     """The waits from one number to another, with their results."""
-    rows = await request.server.leases.read_waits(await _check_lease(request, lease_id), first, last)
+    rows = await request.server.leases.read_waits(await check_lease(request, lease_id), first, last)
     return [WAIT.encode(row) for row in rows]
 
 
 def _verb(verb: str, body: type[p.RunnerMessage]) -> HTTPRouteHandler:
     async def handle(request: ApiRequest, lease_id: FromPath[str], data: Any) -> p.MessageReply:
-        return await request.server.messages.handle(await _check_lease(request, lease_id), data)
+        return await request.server.messages.handle(await check_lease(request, lease_id), data)
 
     handle.__annotations__ = {
         "request": ApiRequest,
@@ -209,7 +210,7 @@ async def perform_act(
 ) -> p.ActCallReply:
     """The server performs an action if the policy of the lease's tenant allows it. The same label again is the same action: it is performed
     once, and the answer has its outcome."""
-    lease, held_until = await request.server.leases.get_held(await _check_lease(request, lease_id))
+    lease, held_until = await request.server.leases.get_held(await check_lease(request, lease_id))
     acting = asyncio.ensure_future(
         request.server.engine.work_source.act(lease, ACT_CALL.decode(data), lambda: held_until)
     )
@@ -232,7 +233,7 @@ async def list_actions(request: ApiRequest) -> p.ActionsReply:
 async def upload_artifact(request: ApiRequest, lease_id: FromPath[str]) -> p.UploadReply:
     """The body is the file. Under its digest as name (`sha256:<hex>`) it is a payload that is too large for a message: send `reference`
     in its place. For ten minutes after the lease's end it is accepted and marked late."""
-    credential = await _check_lease(request, lease_id)
+    credential = await check_lease(request, lease_id)
     wanted, body = decode_rest_of_path(request.scope, 4), await request.body()
     stored = await request.server.leases.upload(
         credential, wanted, body, request.headers.get("content-type", "")
@@ -260,13 +261,13 @@ async def download_artifact(
     step: ArtifactStep = None,
     attempt: ArtifactAttempt = None,
     late: ArtifactLate = None,
-) -> Response[bytes]:
+) -> Response[Any]:
     """A file by its name, as GET /runs/{id}/artifacts/{name} finds it, or a payload by its digest (`sha256:<hex>`)."""
-    credential, wanted = await _check_lease(request, lease_id), decode_rest_of_path(request.scope, 4)
-    body = await request.server.leases.download(
+    credential, wanted = await check_lease(request, lease_id), decode_rest_of_path(request.scope, 4)
+    found = await request.server.leases.download(
         credential, wanted, run, step=step, attempt=attempt, late=late
     )
-    return Response(body, media_type=CONTENT_TYPE)
+    return Response(found, media_type=CONTENT_TYPE) if isinstance(found, bytes) else send_file(request, found)
 
 
 @post("/runner/register", status_code=200, summary="Register a worker")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Response, get
@@ -51,7 +51,12 @@ ProfileName = Annotated[
 @get("/runs", summary="Runs, newest first")
 async def list_runs(
     request: ApiRequest,
-    status: FromQuery[str | None] = None,
+    status: Annotated[
+        str | None,
+        QueryParameter(
+            max_length=64, description="A status of the kernel; with `profile`, a word of that profile."
+        ),
+    ] = None,
     workflow: FromQuery[str | None] = None,
     repo: FromQuery[str | None] = None,
     label: Annotated[
@@ -68,6 +73,12 @@ async def list_runs(
     ] = None,
     parked: FromQuery[bool] = False,
     profile: ProfileName = None,
+    shape: Annotated[
+        Literal["summary"] | None,
+        QueryParameter(
+            description="`summary`: short items under every profile, also where it has documents."
+        ),
+    ] = None,
     limit: Limit = LIMIT_DEFAULT,
     cursor: Cursor = None,
 ) -> Page[RunSummary | RunDocument]:
@@ -76,11 +87,9 @@ async def list_runs(
     A page may have fewer than `limit` items, even none, and still a `next_cursor`: each request searches a bounded number of runs for
     labels and workflows.
     """
-    check_status(status)
-    if profile is not None:
-        profiles.get(profile)
     wanted = RunFilter(
         status=status,
+        profile=profile,
         repo=repo,
         workflow=workflow,
         labels=_labels(label or []),
@@ -88,21 +97,22 @@ async def list_runs(
         since_us=0 if created_after is None else _us(created_after),
         before_us=FOREVER_US if created_before is None else _us(created_before),
     )
+    check_status(wanted)
     tenant, engine = request.who.tenant, request.engine
     runs, more = await read_run_page(
         engine.store, tenant, wanted, decode_runs_cursor(cursor, tenant, wanted), limit
     )
     return Page(
-        items=await _shown(request, runs, profile),
+        items=await _shown(request, runs, profile, is_short=shape is not None),
         next_cursor=encode_runs_cursor(tenant, wanted, more),
     )
 
 
 async def _shown(
-    request: ApiRequest, runs: list[RunRow], profile: str | None
+    request: ApiRequest, runs: list[RunRow], profile: str | None, *, is_short: bool
 ) -> list[RunSummary | RunDocument]:
     views, store = request.engine.scope.reader, request.engine.store
-    if profile != run_documents.PROFILE:
+    if is_short or profile != run_documents.PROFILE:
         return [*await views.lines(runs, profile)]
     return [await run_documents.read_document(views, store, run.id, profile) for run in runs]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -24,6 +24,7 @@ from tenure.ids import run_text
 from tenure.kernel.server_rows import DeliveryRow, HookRow
 from tenure.limits import KEY_CHARS_MAX, NAME_CHARS_MAX
 from tenure.shapes.hooks import Delivery, DeliveryListItem, Hook, HookRule, HookSettings
+from tenure.shapes.reports import VcsTarget
 from tenure.store.hook_deliveries import DeliveryHeader
 
 _ID = re.compile(r"[A-Za-z0-9._~:@+=-]{1,150}")
@@ -32,11 +33,15 @@ _STORED_HEADERS = {
     "github": re.compile(r"x-github-.*|content-type|user-agent"),
     "slack": re.compile(r"content-type|user-agent|x-slack-request-timestamp|x-slack-retry-.*"),
     "generic": re.compile(r"webhook-id|webhook-timestamp|ce-.*|content-type|user-agent"),
+    "servicenow": re.compile(r"content-type|user-agent"),
 }
 _SECRET_FIELDS = frozenset({"token", "response_url"})
 _FORM = "application/x-www-form-urlencoded"
 CLOUDEVENTS = "application/cloudevents+json"
 FIELDS_MAX = 100
+CHECK_EVENT = "check_run"
+_NO_COMMIT = "0" * 40
+"""`after` of a push that deletes its branch."""
 
 
 class HookEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +172,47 @@ def github_trigger(payload: Any) -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if isinstance(value, str | int)}
 
 
+def github_target(payload: Any) -> VcsTarget | None:
+    """The commit that a push or a pull request is about; None if the event names none."""
+    found = {
+        "repository": _at(payload, "repository", "full_name"),
+        "head_sha": _at(payload, "pull_request", "head", "sha") or _at(payload, "after"),
+        "pull_request": _at(payload, "pull_request", "number"),
+    }
+    try:
+        target = msgspec.convert(found, VcsTarget)
+    except msgspec.ValidationError:
+        return None
+    return None if target.head_sha == _NO_COMMIT else target
+
+
+class CheckAction(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asked for with a button of a check run."""
+
+    verb: Literal["rerun", "cancel"]
+    external_id: str
+    repository: str
+    head_sha: str
+
+
+def github_check_action(payload: Any) -> CheckAction | None:
+    """The button of a check run that was pressed; None if the event is about something else."""
+    asked = (_at(payload, "action"), _at(payload, "requested_action", "identifier"))
+    verb = (
+        "rerun" if asked[0] == "rerequested" else "cancel" if asked == ("requested_action", "cancel") else ""
+    )
+    found = {
+        "verb": verb,
+        "external_id": _at(payload, "check_run", "external_id"),
+        "repository": _at(payload, "repository", "full_name"),
+        "head_sha": _at(payload, "check_run", "head_sha"),
+    }
+    try:
+        return msgspec.convert(found, CheckAction)
+    except msgspec.ValidationError:
+        return None
+
+
 def github_people(payload: Any) -> list[str]:
     """The logins behind a GitHub event: the authors of the pull request and of commits, the pusher and the sender."""
     found = [
@@ -269,6 +315,49 @@ def parse_generic(hook_id: str, headers: Mapping[str, str], body: bytes) -> Hook
     )
 
 
+# ---------------------------------------------------------------------------------------------- ServiceNow
+
+EVENT_ID = re.compile(r"header:[a-z0-9-]{1,100}|body:[A-Za-z0-9_-]{1,100}(?:\.[A-Za-z0-9_-]{1,100}){0,9}")
+"""Where a part of an event's id is (`HookSettings.event_id`)."""
+EVENT_ID_PARTS_MAX = 5
+
+
+def parse_servicenow(
+    hook_id: str, settings: HookSettings, headers: Mapping[str, str], body: bytes
+) -> HookEvent:
+    """A call of ServiceNow. Its key holds the id that the settings name (GOV-25), so that a repeated call is recognised. The headers that have
+    the id are stored, too."""
+    payload = decode_body(body)
+    if not isinstance(payload, dict):
+        raise malformed_request("the body must be a JSON object")
+    given = ":".join(_event_id_part(place, headers, payload) for place in settings.event_id)
+    delivery = given if _ID.fullmatch(given) else f"id_{sha256(given.encode()).hexdigest()[:40]}"
+    named = {place.removeprefix("header:") for place in settings.event_id if place.startswith("header:")}
+    event = next((found for name in ("event", "type") if _is_event(found := payload.get(name))), "servicenow")
+    return HookEvent(
+        id=delivery,
+        key=_key("servicenow", hook_id, given),
+        event=str(event),
+        headers=_stored_headers("servicenow", headers) | {name: headers[name] for name in sorted(named)},
+        body=body,
+        digest=sha256(body).digest(),
+    )
+
+
+def _event_id_part(place: str, headers: Mapping[str, str], payload: dict[str, Any]) -> str:
+    source, _, name = place.partition(":")
+    value = headers.get(name) if source == "header" else _at(payload, *name.split("."))
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not value or len(value) > 1_000 or not value.isprintable():
+        raise malformed_request(f"the event's id at {place!r} must be a short, printable text or an integer")
+    return value.replace("%", "%25").replace(":", "%3A")  # otherwise two events could have the same id
+
+
+def _is_event(value: Any) -> bool:
+    return isinstance(value, str) and _EVENT.fullmatch(value) is not None
+
+
 def _key(kind: str, hook_id: str, given: str) -> str:
     """A printable key with a limited length."""
     key = f"{kind}:{hook_id}:{given}"
@@ -306,7 +395,7 @@ def rule_scope(kind: str, delivery: DeliveryRow) -> dict[str, Any]:
     body: Any = None
     if kind == "github":
         body = _github_body(headers, delivery.body)
-    elif kind != "slack":
+    elif kind == "generic":
         body = _cloud_event(headers, delivery.body)
     body = decode_body(delivery.body) if body is None else body
     action = _at(body, "action")
@@ -326,6 +415,7 @@ _ADDRESS = {
     "github": "/hooks/github/{}",
     "slack": "/hooks/slack/{}/commands",
     "generic": "/hooks/generic/{}",
+    "servicenow": "/hooks/servicenow/{}",
 }
 
 

@@ -10,6 +10,9 @@ Laws:
 5. A temporary failure is tried again later. A permanent failure is recorded with its reason.
 6. A try is counted before it begins. A delivery that was tried too often, or whose process crashed too often, is set aside with the
    reason. Only a manual replay processes it again.
+7. A GitHub hook that reports sets the target of its runs from the signed event, and obeys the buttons of their checks. Which repositories
+   a tenant may report to is decided when the report is written (`publish.vcs_settings`). A button reruns or cancels only a run of the
+   hook's tenant whose target is that commit.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from typing import Any
 import msgspec
 
 from tenure import ids
+from tenure.ci.github_change import read_github_change, read_repository_name
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.separation_of_duties import join_people
@@ -31,12 +35,25 @@ from tenure.kernel.server_rows import DeliveryRow, HookRow
 from tenure.limits import DELIVERY_CRASHES_MAX, DELIVERY_TRIES_MAX
 from tenure.logs import get_logger
 from tenure.orchestrator.periodic_task import PeriodicTask
-from tenure.services.hooks.events import HookEvent, github_people, github_trigger, rule_scope, slack_account
+from tenure.services.ci_runs import build_ci_run, find_repository
+from tenure.services.hooks.events import (
+    CHECK_EVENT,
+    CheckAction,
+    HookEvent,
+    github_check_action,
+    github_people,
+    github_target,
+    github_trigger,
+    rule_scope,
+    slack_account,
+)
+from tenure.services.hooks.responses import delivery_response
 from tenure.services.hooks.rules import RuleMatch, match_rule
 from tenure.services.run_creation import RunCaller, start, trigger_metadata
 from tenure.services.runs import Runs
 from tenure.services.scope import Runtime, Scope
 from tenure.shapes.hooks import DeliveryStatus, HookRule, HookSettings, HookTrigger
+from tenure.shapes.reports import VcsTarget
 from tenure.shapes.runs import RunTrigger, StartRun
 from tenure.store.hook_deliveries import KEY_SOURCES, DeliveryIntake, HookDeliveries
 from tenure.store.idempotency import HeldRecord
@@ -189,11 +206,10 @@ class HookIntake:
     async def _settle(
         self, hook: HookRow, delivery: DeliveryRow, held: HeldRecord, done: DeliveryOutcome
     ) -> None:
-        response = msgspec.json.encode(
-            DeliveryStatus(
-                delivery=delivery.id, status=done.status, run_id=_run_text(done.run_id), note=done.note
-            )
+        status = DeliveryStatus(
+            delivery=delivery.id, status=done.status, run_id=_run_text(done.run_id), note=done.note
         )
+        response = delivery_response(status).stores()
         await self.deliveries.settle(
             hook.kind, delivery, held, done.status, run_id=done.run_id, note=done.note, response=response
         )
@@ -218,11 +234,17 @@ class HookIntake:
 
     async def _apply_rules(self, hook: HookRow, delivery: DeliveryRow) -> DeliveryOutcome:
         async with self._reading:
+            if delivery.event == CHECK_EVENT and _reports(hook):
+                body = (await run_in_pool(rule_scope, hook.kind, delivery))["body"]
+                if (action := github_check_action(body)) is not None:
+                    return await self._obey(hook, delivery, action, body)
             scope, found = await run_in_pool(_match, hook, delivery)
         if found is None:
             return DeliveryOutcome("ignored", None, "no rule matches")
         if found.rule.signal is not None:
             return await self._signal(hook, delivery, found, scope["body"])
+        if found.rule.ci:
+            return await self._start_ci(hook, delivery, found, scope["body"])
         run_id = await self._start(hook, delivery, found, scope["body"])
         return DeliveryOutcome("done", run_id, f"rules[{found.index}]")
 
@@ -232,7 +254,6 @@ class HookIntake:
         actor = f"hook:{hook.id}"
         scope = Scope(self._runtime, hook.tenant, rule.workspace or hook.workspace, actor)
         trigger = _trigger(hook, delivery, found, body)
-        requester, involved = await self._people(hook, delivery, body)
         asked = StartRun(
             workflow=rule.workflow,
             version=rule.version,
@@ -245,8 +266,26 @@ class HookIntake:
             supersede=rule.supersede,
             trigger=RunTrigger(type="webhook", ref=trigger.ref, repo=trigger.repo),
         )
-        caller = RunCaller(
-            context=c.Context(actor, "webhook", delivery.name),
+        caller = await self._caller(hook, delivery, body)
+        caller = msgspec.structs.replace(caller, vcs_target=github_target(body) if _reports(hook) else None)
+        return ids.run_int(await start(scope, asked, caller))
+
+    async def _start_ci(
+        self, hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any
+    ) -> DeliveryOutcome:
+        scope = Scope(self._runtime, hook.tenant, found.rule.workspace or hook.workspace, f"hook:{hook.id}")
+        settings = find_repository(scope, read_repository_name(body))
+        change = read_github_change(settings, delivery.event, body)
+        if change is None:
+            return DeliveryOutcome("ignored", None, "it changes no commits that CI could run")
+        command = build_ci_run(scope, change, await self._caller(hook, delivery, body))
+        run_id = (await scope.orchestrator.create(command)).run_id
+        return DeliveryOutcome("done", run_id, f"rules[{found.index}]: CI of {settings.name}")
+
+    async def _caller(self, hook: HookRow, delivery: DeliveryRow, body: Any) -> RunCaller:
+        requester, involved = await self._people(hook, delivery, body)
+        return RunCaller(
+            context=c.Context(f"hook:{hook.id}", "webhook", delivery.name),
             requester=requester,
             involved=involved,
             key=delivery.name,
@@ -255,12 +294,58 @@ class HookIntake:
             request_hash=sha256(delivery.name.encode()).digest(),
             over_rate="delay",
         )
-        return ids.run_int(await start(scope, asked, caller))
+
+    async def _obey(
+        self, hook: HookRow, delivery: DeliveryRow, action: CheckAction, body: Any
+    ) -> DeliveryOutcome:
+        """Rerun or cancel the run of a check, for whoever pressed its button on GitHub (law 7)."""
+        actor = f"hook:{hook.id}"
+        scope = Scope(self._runtime, hook.tenant, hook.workspace, actor)
+        runs, run_id = Runs(scope), action.external_id.partition(":")[0]
+        if not await self._has_check(scope, action, run_id):
+            return DeliveryOutcome("ignored", None, "it is not a check of this tenant's runs")
+        old = ids.run_int(run_id)
+        requester, involved = await self._people(hook, delivery, body)
+        if action.verb == "cancel":
+            command = c.RequestCancel(
+                run_id=old,
+                tenant=hook.tenant,
+                context=c.Context(actor, "webhook", delivery.name),
+                involved=join_people(requester, involved),
+            )
+            await scope.send(command)
+            scope.notify_workers(old)
+            return DeliveryOutcome("done", old, "canceled by a button of its check")
+        rerun = msgspec.structs.replace(
+            await runs.build_rerun(run_id),
+            context=c.Context(actor, "webhook", delivery.name),
+            requester=requester,
+            source=KEY_SOURCES[hook.kind],
+            idempotency_key=delivery.name,
+            request_hash=sha256(delivery.name.encode()).digest(),
+            over_rate="delay",
+        )
+        rerun = msgspec.structs.replace(rerun, involved=join_people(rerun.involved, involved))
+        return DeliveryOutcome("done", (await scope.orchestrator.create(rerun)).run_id, f"rerun of {run_id}")
+
+    async def _has_check(self, scope: Scope, action: CheckAction, run_id: str) -> bool:
+        """Whether a run of the hook's tenant has a check of that commit. Other Apps have checks, too."""
+        try:
+            run = await scope.reader.row(ids.run_int(run_id))
+        except TenureError as refused:
+            if refused.retryable:
+                raise
+            return False
+        target = (await scope.reader.spec(run.id)).vcs_target
+        if target is None:
+            return False
+        known = msgspec.json.decode(target, type=VcsTarget)
+        return (known.repository, known.head_sha) == (action.repository, action.head_sha)
 
     async def _signal(
         self, hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any
     ) -> DeliveryOutcome:
-        runs = Runs(Scope(self._runtime, hook.tenant, "default", f"hook:{hook.id}"))
+        runs = Runs(Scope(self._runtime, hook.tenant, "default", f"hook:{hook.id}", initiator="webhook"))
         senders = join_people(*await self._people(hook, delivery, body))
         assert found.run is not None
         assert found.rule.signal is not None
@@ -325,11 +410,15 @@ def _match(hook: HookRow, delivery: DeliveryRow) -> tuple[dict[str, Any], RuleMa
 
 
 def _trigger(hook: HookRow, delivery: DeliveryRow, found: RuleMatch, body: Any) -> HookTrigger:
-    usual = {"ref": f"{hook.kind}:{delivery.event}", "correlation_id": delivery.id}
+    usual = {"ref": f"{hook.kind}:{delivery.event}"}
     if hook.kind == "github":
         usual |= github_trigger(body)
     given = {name: text for name, text in msgspec.to_builtins(found.trigger).items() if text is not None}
     return msgspec.convert(usual | given, HookTrigger)
+
+
+def _reports(hook: HookRow) -> bool:
+    return hook.kind == "github" and msgspec.json.decode(hook.settings, type=HookSettings).reports
 
 
 def _run_text(run_id: int | None) -> str | None:

@@ -14,13 +14,27 @@ from tenure.kernel.separation_of_duties import join_people
 from tenure.kernel.server_rows import HookRow
 from tenure.limits import NAME_CHARS_MAX
 from tenure.secrets import Secrets
-from tenure.services.hooks.events import show_delivery, show_hook, summarize_delivery
+from tenure.services.hooks.events import (
+    EVENT_ID,
+    EVENT_ID_PARTS_MAX,
+    show_delivery,
+    show_hook,
+    summarize_delivery,
+)
 from tenure.services.hooks.intake import HookIntake
 from tenure.services.hooks.rules import find_problems
 from tenure.services.identity.ownership import resolve_owner
 from tenure.services.paging import NEWEST_CREATED, ROWS_MAX, CreationPlace, Place, created_place, read_page
 from tenure.services.scope import Service
-from tenure.shapes.hooks import Delivery, DeliveryListItem, DeliveryStatus, Hook, HookRule, HookSettings
+from tenure.shapes.hooks import (
+    Delivery,
+    DeliveryListItem,
+    DeliveryStatus,
+    Hook,
+    HookKind,
+    HookRule,
+    HookSettings,
+)
 from tenure.shapes.pages import Page
 from tenure.store.hook_deliveries import HookDeliveries
 from tenure.store.identity import AdminChange, Identity
@@ -30,6 +44,7 @@ V = TypeVar("V")
 SECRETS_MAX = 2
 REPLAY_SECONDS = 300.0
 """How long a replay without a server waits for its outcome. The delivery is locked for about as long."""
+_HEADER = re.compile(r"[a-z0-9-]{1,100}")
 _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,30}")
 _List = list  # `Hooks.list` hides the builtin in annotations of the class
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARS_MAX)]
@@ -101,9 +116,7 @@ class Hooks(Service):
     async def get(self, hook_id: str) -> Hook:
         return show_hook(await self._find(hook_id))
 
-    async def create(
-        self, kind: Literal["github", "slack", "generic"], fields: HookFields, secrets: Secrets
-    ) -> Hook:
+    async def create(self, kind: HookKind, fields: HookFields, secrets: Secrets) -> Hook:
         """`secrets` are those of the server, which the fields refer to."""
         hook = HookRow(
             id=f"hk_{chance.token_hex(20)}",
@@ -112,7 +125,7 @@ class Hooks(Service):
             created_at=0,
             updated_at=0,
             unconfirmed=self._scope.admin_actor.people,
-            **await self._check(fields, secrets),
+            **await self._check(kind, fields, secrets),
         )
         entry = self._entry("created", hook.id, kind=hook.kind, owner=hook.owner)
         return show_hook(await self._deliveries.put_hook(hook, entry))
@@ -122,7 +135,7 @@ class Hooks(Service):
         old = await self._find(hook_id)
         if revision != old.revision:
             raise TenureError("CHANGED_MEANWHILE", f"the hook now has revision {old.revision}")
-        columns = await self._check(fields, secrets)
+        columns = await self._check(old.kind, fields, secrets)
         if fields.owner is None:  # the editor does not become the owner
             columns["owner"] = old.owner
         editors = join_people(old.unconfirmed, self._scope.admin_actor.people)
@@ -182,7 +195,7 @@ class Hooks(Service):
 
     # ------------------------------------------------------------------------------------------ checks
 
-    async def _check(self, fields: HookFields, secrets: Secrets) -> dict[str, Any]:
+    async def _check(self, kind: str, fields: HookFields, secrets: Secrets) -> dict[str, Any]:
         """The columns of a hook, or all that is wrong with it. A text that is not a reference may be the secret itself, so messages do
         not repeat it."""
         found = await run_in_pool(find_problems, fields.rules)
@@ -191,6 +204,7 @@ class Hooks(Service):
         references = {f"secrets[{at}]": one for at, one in enumerate(fields.secrets)}
         found += self._reference_problems(references, secrets)
         found += self._card_problems(fields.settings, secrets)
+        found += _call_problems(kind, fields.settings)
         found += [
             Detail(name, "must consist of printable characters")
             for name in ("name", "workspace")
@@ -224,3 +238,36 @@ class Hooks(Service):
         if settings.token is not None:
             found += self._reference_problems({"settings.token": settings.token}, secrets)
         return found
+
+
+def _call_problems(kind: str, settings: HookSettings) -> list[Detail]:
+    """What is wrong with the settings of ServiceNow's calls."""
+    if kind != "servicenow":
+        given = [name for name in ("secret_header", "event_id") if getattr(settings, name)]
+        return [Detail(f"settings.{name}", "is only for hooks of the kind servicenow") for name in given]
+    found = []
+    header = settings.secret_header
+    if header is not None and (_HEADER.fullmatch(header) is None or header in ("authorization", "cookie")):
+        found.append(
+            Detail(
+                "settings.secret_header",
+                "must be the name of a header in lower case, such as x-tenure-secret",
+            )
+        )
+    if not 1 <= len(settings.event_id) <= EVENT_ID_PARTS_MAX:
+        found.append(
+            Detail(
+                "settings.event_id", f"must have 1 to {EVENT_ID_PARTS_MAX} places: header:NAME or body:FIELD"
+            )
+        )
+    for at, place in enumerate(settings.event_id[:EVENT_ID_PARTS_MAX]):
+        path = f"settings.event_id[{at}]"
+        if EVENT_ID.fullmatch(place) is None:
+            found.append(
+                Detail(path, "must be header:NAME in lower case, or body:FIELD such as body:record.sys_id")
+            )
+        elif place in (f"header:{header}", "header:authorization", "header:cookie"):
+            found.append(
+                Detail(path, "must not be a header that holds a secret, because event ids are stored")
+            )
+    return found

@@ -50,8 +50,8 @@ def _problems(rules: list[HookRule]) -> Iterator[Detail]:
         yield Detail("rules", f"the rules have more than {RULES_BYTES_MAX} bytes")
     for i, rule in enumerate(rules):
         at = f"rules[{i}]"
-        if (rule.workflow is None) == (rule.signal is None):
-            yield Detail(at, "needs either `workflow`, to start a run, or `signal` and `run`")
+        if [rule.workflow is not None, rule.signal is not None, rule.ci].count(True) != 1:
+            yield Detail(at, "needs either `workflow`, to start a run, or `signal` and `run`, or `ci: true`")
         if (rule.signal is None) != (rule.run is None):
             yield Detail(
                 at, "`signal` and `run` must be set together: the event, and the run that receives it"

@@ -1,4 +1,4 @@
-"""Signatures of incoming requests: GitHub, Slack and Standard Webhooks.
+"""Signatures of incoming requests: GitHub, Slack and Standard Webhooks; and the credentials of ServiceNow, which signs nothing.
 
 Laws:
 1. A signature is checked over the raw bytes, before anything is parsed.
@@ -14,6 +14,7 @@ import binascii
 import hmac
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 
 from tenure.errors import TenureError
@@ -48,6 +49,23 @@ def verify_standard(headers: Mapping[str, str], body: bytes, secrets: Sequence[b
     given = [text[3:] for text in listed if text.startswith("v1,")]
     fine = bool(name) and bool(given) and _fresh(at, now_us)
     _check(fine, given, [sign_standard(secret, signed) for secret in secrets])
+
+
+def verify_credential(headers: Mapping[str, str], header: str | None, secrets: Sequence[bytes]) -> None:
+    """The shared secret in `header`; without a header, `Authorization: Basic` with `user:password`."""
+    given, fine = b"", False
+    if header is not None:
+        given = headers.get(header, "").encode()
+        fine = bool(given)
+    else:
+        scheme, _, encoded = headers.get("authorization", "").partition(" ")
+        with suppress(ValueError):  # binascii.Error, or not ASCII
+            given = base64.b64decode(encoded.strip().encode("ascii"), validate=True)
+            fine = scheme.lower() == "basic" and b":" in given
+    # Digests have one length, so the comparison does not tell the length of the secret either.
+    matches = [hmac.compare_digest(sha256(given).digest(), sha256(secret).digest()) for secret in secrets]
+    if not (fine and any(matches)):
+        raise TenureError("SIGNATURE_INVALID")
 
 
 def sign_standard(secret: bytes, signed: bytes) -> str:

@@ -24,6 +24,7 @@ from tenure.secrets import Secrets
 from tenure.services.hooks import signatures
 from tenure.services.hooks.events import HookEvent
 from tenure.services.repositories import Repositories
+from tenure.shapes.hooks import HookSettings
 from tenure.store.hook_deliveries import KEY_SOURCES, HookDeliveries, build_keyed_request
 from tenure.store.idempotency import HeldRecord, KeyedRequest
 from tenure.work_pool import LARGE_BYTES, run_in_pool
@@ -56,10 +57,13 @@ class HookVerifier:
         return hook
 
     async def verify(self, hook: HookRow, headers: Mapping[str, str], body: bytes) -> None:
-        """Refuse bytes whose signature is wrong (law 2)."""
+        """Refuse bytes whose signature is wrong (law 2), and a wrong credential where the sender signs nothing."""
         secrets = self._resolve(hook, hook.secrets)
         if hook.kind == "github":
             await run_sized(body, signatures.verify_github, headers, body, secrets)
+        elif hook.kind == "servicenow":
+            settings = msgspec.json.decode(hook.settings, type=HookSettings)
+            signatures.verify_credential(headers, settings.secret_header, secrets)
         else:
             verify = signatures.verify_slack if hook.kind == "slack" else signatures.verify_standard
             await run_sized(body, verify, headers, body, secrets, await self._now_us())

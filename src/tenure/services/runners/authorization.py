@@ -4,7 +4,7 @@ Laws:
 1. A reference to an artifact must name a run of the runner's own tenant.
 2. The id of a child must be unused and recent: an old id may have belonged to a deleted run that other processes still know. An id in use
    is accepted only if this lease's run started that child: the message is a repeat.
-3. A child's plan has no commands: they come from workflow files.
+3. A plan from a runner, for a child or for the run that it plans, has no commands: they come from workflow files.
 4. Any other payload that begins like a reference is refused, except the output of a run that continues as another.
 """
 
@@ -36,12 +36,12 @@ class RunnerAuthorization:
     async def check(self, credential: LeaseCredential, command: c.LeaseCommand) -> None:
         if not needs_authorization(command):
             return
+        if any(capability.split(step.queue)[1] == capability.RUN for step in _planned_steps(command)):
+            raise TenureError(
+                "INVALID_INPUT", "runners may not start commands: those come from workflow files"
+            )
         child = _child_of(command)
         if child is not None:
-            if any(capability.split(step.queue)[1] == capability.RUN for step in child.plan):
-                raise TenureError(
-                    "INVALID_INPUT", "runners may not start commands: those come from workflow files"
-                )
             found: list[RunRow] = await self._store.read("get_run", child.run_id)
             if not found:
                 await self._check_new(child.run_id)
@@ -99,6 +99,13 @@ def _child_of(command: c.LeaseCommand) -> c.StartChild | None:
     return command.restart if isinstance(command, c.Complete) else None
 
 
+def _planned_steps(command: c.LeaseCommand) -> tuple[c.StepSpec, ...]:
+    """The steps that a command plans, for a child or for its own run."""
+    child = _child_of(command)
+    own = command.plan if isinstance(command, c.Complete) else None
+    return (*(() if child is None else child.plan), *(own or ()))
+
+
 def _payloads(command: c.LeaseCommand) -> Iterator[bytes]:
     found: list[bytes | None] = []
     if isinstance(command, c.Complete):
@@ -111,12 +118,15 @@ def _payloads(command: c.LeaseCommand) -> Iterator[bytes]:
         found.append(command.question)
     child = _child_of(command)
     if child is not None:
-        found += (child.input, *(step.input for step in child.plan))
+        found.append(child.input)
+    found += (step.input for step in _planned_steps(command))
     return (body for body in found if body is not None)
 
 
 def needs_authorization(command: c.LeaseCommand) -> bool:
     """Whether a command refers to something that has to be checked."""
-    return _child_of(command) is not None or any(
-        body.startswith(codec.RESERVED) for body in _payloads(command)
+    return (
+        _child_of(command) is not None
+        or bool(_planned_steps(command))
+        or any(body.startswith(codec.RESERVED) for body in _payloads(command))
     )

@@ -30,11 +30,12 @@ from tenure.kernel.registry_rows import LogLineRow
 from tenure.kernel.run_rows import InboxRow, RunRow, RunSpecRow
 from tenure.kernel.separation_of_duties import MORE_PEOPLE, involved_people
 from tenure.kernel.server_rows import ArtifactRow
-from tenure.limits import HEARTBEATS_PER_LEASE_MIN, NAME_CHARS_MAX
+from tenure.limits import HEARTBEATS_PER_LEASE_MIN, LATE_UPLOAD_SECONDS, NAME_CHARS_MAX
 from tenure.orchestrator.claims import Claim, RemoteClaim, hash_token
 from tenure.orchestrator.heartbeats import extend_leases
 from tenure.orchestrator.outbox import UNDO_VERSION, UNDO_WORKFLOW
-from tenure.reads.artifacts import artifact_reference, find_artifact
+from tenure.reads.artifacts import find_artifact
+from tenure.reads.file_stream import StoredFile, open_artifact
 from tenure.reads.resume_state import ALL_WAITS
 from tenure.services.identity.principals import Principal
 from tenure.services.runners.authorization import RunnerAuthorization, needs_authorization
@@ -49,7 +50,6 @@ from tenure.store.replay import ReplayAct, ReplayCheckpoint, ReplayWait
 from tenure.store.transactions import run_transaction
 from tenure.work_pool import run_in_pool
 
-LATE_UPLOAD_SECONDS = 600.0
 CLAIMS_ENDED_MAX = 10_000
 CONTENT_TYPE = "application/octet-stream"
 _DIGEST = "sha256:"
@@ -256,6 +256,18 @@ class RunnerLeases:
             raise _lease_ended(detail)
         return detail
 
+    async def check_held(self, credential: LeaseCredential) -> None:
+        """Raise LEASE_STALE if the lease has ended."""
+        await self._held_detail(credential)
+
+    async def check_late(self, credential: LeaseCredential) -> bool:
+        """Whether the lease has ended. Raises LEASE_STALE after LATE_UPLOAD_SECONDS."""
+        return _is_late(await self._detail(credential))
+
+    async def read_input(self, credential: LeaseCredential) -> bytes | None:
+        """The input of the lease's step; a large one is a reference."""
+        return (await self._detail(credential)).input
+
     async def get_held(self, credential: LeaseCredential) -> tuple[Lease, float]:
         """The lease, and until when it is certainly held, by `clock.boot_seconds`. Raises LEASE_STALE if it has ended."""
         before = clock.boot_seconds()
@@ -302,7 +314,11 @@ class RunnerLeases:
             read("get_run", run_id),
         )
         bodies = {row.ref: row.body for row in payloads}
-        outputs = {step.name: bodies.get(step.output_ref) for step in steps if step.state == "succeeded"}
+        outputs = {
+            step.name: bodies.get(step.output_ref)
+            for step in steps
+            if step.state == "succeeded" and step.kind != "plan"
+        }
         before = specs[0].resumed_from
         while before is not None:  # the runs that this one resumes did the steps that it skips
             old_specs, old_steps, old_payloads = await asyncio.gather(
@@ -310,7 +326,7 @@ class RunnerLeases:
             )
             old = {row.ref: row.body for row in old_payloads}
             for step in old_steps:
-                if step.state == "succeeded":
+                if step.state == "succeeded" and step.kind != "plan":
                     outputs.setdefault(step.name, old.get(step.output_ref))
             before = old_specs[0].resumed_from if old_specs else None
         run: RunRow = runs[0]
@@ -361,8 +377,8 @@ class RunnerLeases:
         step: str | None = None,
         attempt: int | None = None,
         late: bool | None = None,
-    ) -> bytes:
-        """A file by name, or a payload by digest, of this run or another one of the tenant."""
+    ) -> StoredFile | bytes:
+        """A file by name, or the bytes of a payload by digest, of this run or another one of the tenant."""
         if (await self._detail(credential)).over_since is not None:
             raise TenureError("LEASE_STALE", "the lease has ended")
         run = run or ids.run_text(credential.run_id)
@@ -378,7 +394,7 @@ class RunnerLeases:
         if not found or found[0].tenant != credential.tenant:
             raise TenureError("ARTIFACT_NOT_FOUND", f"{run} has no artifact {name[:80]!r}")
         row = await find_artifact(self._store, run_id, name, step=step, attempt=attempt, late=late)
-        return await self._runtime.artifacts.get(artifact_reference(row))
+        return await open_artifact(self._store, row)
 
 
 _LEASE_FIELDS = tuple(name for name in Lease.__struct_fields__ if name in RemoteLeaseDetail.__struct_fields__)

@@ -360,6 +360,16 @@ select id as run_id from tenure.run where id > $1 order by id limit $2
 
 -- ---------------------------------------------------------------------------------- all rows of a run
 
+-- name: reusable_steps
+-- Steps that ran and succeeded under a key, newest first.
+select {step} from tenure.step
+where tenant = $1 and reuse_key = $2 and state = 'succeeded' and attempt > 0
+order by finished_at desc, run_id desc limit $3
+
+-- name: reused_steps_of
+-- The steps of a run that have the result of an earlier step.
+select {step} from tenure.step where run_id = $1 and reused_run is not null order by idx
+
 -- name: steps_of
 select {step} from tenure.step where run_id = $1 order by idx
 
@@ -445,6 +455,10 @@ select distinct b.run_id from (
     union all select run_id from tenure.event
     union all select run_id from tenure.stale_message
     union all select run_id from tenure.log_line
+    union all select run_id from tenure.log_chunk
+    union all select run_id from tenure.upload
+    union all select run_id from tenure.upload_part
+    union all select run_id from tenure.test_report
     union all select run_id from tenure.verdict
     union all select run_id from tenure.receipt
     union all select run_id from tenure.run_spend
@@ -480,6 +494,13 @@ union all select 'worker', count(*) from tenure.worker
 union all select 'worker_process', count(*) from tenure.worker_process
 union all select 'workflow', count(*) from tenure.workflow
 union all select 'log_line', count(*) from tenure.log_line
+union all select 'log_chunk', count(*) from tenure.log_chunk
+union all select 'upload', count(*) from tenure.upload
+union all select 'upload_part', count(*) from tenure.upload_part
+union all select 'cache_entry', count(*) from tenure.cache_entry
+union all select 'test_report', count(*) from tenure.test_report
+union all select 'test_history', count(*) from tenure.test_history
+union all select 'file_deletion', count(*) from tenure.file_deletion
 
 -- -------------------------------------------------------------------------------------------------- saves
 --
@@ -547,7 +568,8 @@ on conflict (run_id, idx) do update set
     recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at,
-    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
+    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key,
+    reuse_key = excluded.reuse_key, reused_run = excluded.reused_run, reused_step = excluded.reused_step
 
 -- name: save_attempt
 -- A heartbeat may have written since the decision: its expiry, time, sequence number and progress are kept.

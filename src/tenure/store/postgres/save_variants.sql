@@ -82,11 +82,11 @@ returning r.id
 insert into tenure.run_spec ({run_spec})
 select {n.run_spec} from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::text, ?::text, ?::text, ?::bigint,
     ?::text, ?::bigint, ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint,
-    ?::text, ?::text, ?::bytea, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::bigint)) n (run_id,
-    tenant, source, idempotency_key, request_hash, trigger_type, trigger_ref, requester, priority, concurrency_mode,
-    not_before, wall_clock, input_ref, parent_id, parent_no, resumed_from, resume_count, rerun_of, attempt_no, labels,
-    metadata, salt, undo_of, budget, currency, compensate, involved, reported_stated_by, reported_stated_at) where
-    ($2::bigint is null or abs({now} - $2::bigint) <= 1000000)
+    ?::text, ?::text, ?::bytea, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::text, ?::bigint)) n
+    (run_id, tenant, source, idempotency_key, request_hash, trigger_type, trigger_ref, requester, priority,
+    concurrency_mode, not_before, wall_clock, input_ref, parent_id, parent_no, resumed_from, resume_count, rerun_of,
+    attempt_no, labels, metadata, salt, undo_of, budget, currency, compensate, involved, vcs_target, reported_stated_by,
+    reported_stated_at) where ($2::bigint is null or abs({now} - $2::bigint) <= 1000000)
 on conflict do nothing returning run_id
 
 -- name: save_one_new_run
@@ -109,10 +109,10 @@ update tenure.run_spec s set involved = n.involved, labels = n.labels, metadata 
     reported_stated_by = n.reported_stated_by, reported_stated_at = n.reported_stated_at
 from (values (?::bigint, ?::text, ?::text, ?::text, ?::bytea, ?::text, ?::text, ?::text, ?::bigint, ?::text, ?::bigint,
     ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::bytea,
-    ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::bigint)) n (run_id, tenant, source, idempotency_key,
-    request_hash, trigger_type, trigger_ref, requester, priority, concurrency_mode, not_before, wall_clock, input_ref,
-    parent_id, parent_no, resumed_from, resume_count, rerun_of, attempt_no, labels, metadata, salt, undo_of, budget,
-    currency, compensate, involved, reported_stated_by, reported_stated_at)
+    ?::bigint, ?::bigint, ?::text, ?::boolean, ?::text, ?::text, ?::text, ?::bigint)) n (run_id, tenant, source,
+    idempotency_key, request_hash, trigger_type, trigger_ref, requester, priority, concurrency_mode, not_before,
+    wall_clock, input_ref, parent_id, parent_no, resumed_from, resume_count, rerun_of, attempt_no, labels, metadata,
+    salt, undo_of, budget, currency, compensate, involved, vcs_target, reported_stated_by, reported_stated_at)
 where s.run_id = n.run_id and exists (select from ok)
 
 -- name: save_one_step
@@ -120,11 +120,12 @@ insert into tenure.step ({step})
 select {n.step} from (values (?::bigint, ?::bigint, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text, ?::text,
     ?::bigint, ?::boolean, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::text, ?::bigint, ?::text,
     ?::bigint, ?::bigint, ?::bigint, ?::boolean, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::boolean, ?::bigint,
-    ?::bigint, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text)) n (run_id,
-    idx, name, kind, tool, queue, tenant, workspace, workflow, priority, required, dependents, max_attempts, timeout_us,
-    lease_us, idempotency_key, input_ref, spec, created_at, state, needs_left, attempt, charged, claimable, ready_at,
-    cancel_by, wait_no, waits_on, recorded, unsafe, finished_at, reason, output_ref, error_ref, last_error, eligible_at,
-    wake_at, template_ref, condition, resolution) where exists (select from ok)
+    ?::bigint, ?::text, ?::bigint, ?::bigint, ?::text, ?::bigint, ?::bigint, ?::bigint, ?::text, ?::text, ?::text,
+    ?::bytea, ?::bigint, ?::text)) n (run_id, idx, name, kind, tool, queue, tenant, workspace, workflow, priority,
+    required, dependents, max_attempts, timeout_us, lease_us, idempotency_key, input_ref, spec, created_at, state,
+    needs_left, attempt, charged, claimable, ready_at, cancel_by, wait_no, waits_on, recorded, unsafe, finished_at,
+    reason, output_ref, error_ref, last_error, eligible_at, wake_at, template_ref, condition, resolution, reuse,
+    reuse_key, reused_run, reused_step) where exists (select from ok)
 on conflict (run_id, idx) do update set
     dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
     attempt = excluded.attempt, charged = excluded.charged, claimable = excluded.claimable,
@@ -133,7 +134,8 @@ on conflict (run_id, idx) do update set
     recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at,
-    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
+    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key,
+    reuse_key = excluded.reuse_key, reused_run = excluded.reused_run, reused_step = excluded.reused_step
 
 -- name: save_one_attempt
 insert into tenure.attempt as a ({attempt})

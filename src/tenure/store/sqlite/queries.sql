@@ -287,7 +287,7 @@ select id from run where id = ?1 and version = ?2 and head = coalesce(?3, head)
 -- RETURNING clause costs a third more.
 insert into run_spec values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22,
-    ?23, ?24, ?25, ?26, ?27, ?28, ?29
+    ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30
 )
 on conflict do nothing
 
@@ -316,15 +316,15 @@ where id = ?1
 
 -- name: save_run_spec
 -- Only labels, metadata, an erased salt, the involved people and the statement that its end was reported can change.
--- (?29 is the last column, so that a whole row can be bound.)
-update run_spec set labels = ?20, metadata = ?21, salt = ?22, involved = ?27, reported_stated_by = ?28, reported_stated_at = ?29
+-- (?30 is the last column, so that a whole row can be bound.)
+update run_spec set labels = ?20, metadata = ?21, salt = ?22, involved = ?27, reported_stated_by = ?29, reported_stated_at = ?30
 where run_id = ?1
 
 -- name: save_step
 -- The definition of a step never changes. Its state does, and so do its dependents, when steps are added later.
 insert into step values (
     ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40
+    ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, ?33, ?34, ?35, ?36, ?37, ?38, ?39, ?40, ?41, ?42, ?43, ?44
 )
 on conflict (run_id, idx) do update set
     dependents = excluded.dependents, state = excluded.state, needs_left = excluded.needs_left,
@@ -334,7 +334,8 @@ on conflict (run_id, idx) do update set
     recorded = excluded.recorded, unsafe = excluded.unsafe, finished_at = excluded.finished_at,
     reason = excluded.reason, output_ref = excluded.output_ref, error_ref = excluded.error_ref,
     last_error = excluded.last_error, eligible_at = excluded.eligible_at, wake_at = excluded.wake_at,
-    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key
+    resolution = excluded.resolution, input_ref = excluded.input_ref, idempotency_key = excluded.idempotency_key,
+    reuse_key = excluded.reuse_key, reused_run = excluded.reused_run, reused_step = excluded.reused_step
 
 -- name: save_attempt
 -- A heartbeat may have written since the decision: its expiry, time, sequence number and progress are kept.
@@ -602,6 +603,16 @@ select * from approval where tenant = ?1 and status = 'requested' order by reque
 -- Every run, page by page.
 select id from run where id > ?1 order by id limit ?2
 
+-- name: reusable_steps
+-- Steps that ran and succeeded under a key, newest first.
+select * from step
+where tenant = ?1 and reuse_key = ?2 and state = 'succeeded' and attempt > 0
+order by finished_at desc, run_id desc limit ?3
+
+-- name: reused_steps_of
+-- The steps of a run that have the result of an earlier step.
+select * from step where run_id = ?1 and reused_run is not null order by idx
+
 -- name: steps_of
 -- All of one run, in key order.
 select * from step where run_id = ?1 order by idx
@@ -722,6 +733,14 @@ select run_id from (
     union
     select run_id from log_line
     union
+    select run_id from log_chunk
+    union
+    select run_id from upload
+    union
+    select run_id from upload_part
+    union
+    select run_id from test_report
+    union
     select run_id from verdict
     union
     select run_id from receipt
@@ -786,6 +805,20 @@ union all
 select 'workflow', count(*) from workflow
 union all
 select 'log_line', count(*) from log_line
+union all
+select 'log_chunk', count(*) from log_chunk
+union all
+select 'upload', count(*) from upload
+union all
+select 'upload_part', count(*) from upload_part
+union all
+select 'cache_entry', count(*) from cache_entry
+union all
+select 'test_report', count(*) from test_report
+union all
+select 'test_history', count(*) from test_history
+union all
+select 'file_deletion', count(*) from file_deletion
 
 -- ------------------------------------------------------------------------------------------ the schema
 

@@ -33,17 +33,19 @@ update run set version = ?15, head = ?16, event_at = ?17, planned = ?18, started
 update step set dependents = ?12, state = ?20, needs_left = ?21, attempt = ?22, charged = ?23, claimable = ?24,
     ready_at = ?25, cancel_by = ?26, wait_no = ?27, waits_on = ?28, recorded = ?29, unsafe = ?30, finished_at = ?31,
     reason = ?32, output_ref = ?33, error_ref = ?34, last_error = ?35, eligible_at = ?36, wake_at = ?37,
-    resolution = ?40, input_ref = ?17, idempotency_key = ?16 where run_id = ?1 and idx = ?2
+    resolution = ?40, input_ref = ?17, idempotency_key = ?16, reuse_key = ?42, reused_run = ?43, reused_step = ?44 where
+    run_id = ?1 and idx = ?2
 
 -- name: update_step_unindexed
 update step set dependents = ?12, state = ?20, needs_left = ?21, attempt = ?22, charged = ?23, cancel_by = ?26,
     wait_no = ?27, waits_on = ?28, recorded = ?29, unsafe = ?30, reason = ?32, output_ref = ?33, error_ref = ?34,
-    last_error = ?35, eligible_at = ?36, resolution = ?40, input_ref = ?17, idempotency_key = ?16 where run_id = ?1 and
-    idx = ?2 and claimable is ?24 and ready_at is ?25 and finished_at is ?31 and wake_at is ?37
+    last_error = ?35, eligible_at = ?36, resolution = ?40, input_ref = ?17, idempotency_key = ?16, reused_run = ?43,
+    reused_step = ?44 where run_id = ?1 and idx = ?2 and claimable is ?24 and ready_at is ?25 and finished_at is ?31 and
+    wake_at is ?37 and reuse_key is ?42
 
 -- name: insert_step
 insert into step values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
-    ?, ?, ?, ?, ?, ?, ?, ?)
+    ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: update_attempt
 update attempt set timeout_at = ?8, state = ?10, lease = ?11, expires_at = max(expires_at, ?12), beat_at = max(beat_at,

@@ -14,18 +14,25 @@ See docs/connectors.md.
 from __future__ import annotations
 
 from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest, InjectedFault
+from tenure.testing.doubles.firestore import FirestoreDouble
 from tenure.testing.doubles.github import GitHubDouble
+from tenure.testing.doubles.github_checks import CheckWrite, HookAnswer, pull_request_event, push_event
 from tenure.testing.doubles.service import ServiceDouble
 from tenure.testing.doubles.servicenow import ServiceNowDouble
 from tenure.testing.doubles.slack import SlackDouble
 
 __all__ = [
+    "CheckWrite",
     "Double",
     "DoubleReply",
     "DoubleRequest",
+    "FirestoreDouble",
     "GitHubDouble",
+    "HookAnswer",
     "InjectedFault",
     "ServiceDouble",
     "ServiceNowDouble",
     "SlackDouble",
+    "pull_request_event",
+    "push_event",
 ]

@@ -1,25 +1,27 @@
-"""A double of GitHub: issues, comments, statuses and check runs, as far as the connector uses them."""
+"""A double of GitHub: issues and comments, as far as the connector uses them; with Apps, check runs and statuses
+(`github_checks`), and branches, commits, pull requests and reviews (`github_repository`)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tenure.testing.doubles.base import Double, DoubleReply, DoubleRequest
+from tenure.testing.doubles.base import DoubleReply, DoubleRequest
+from tenure.testing.doubles.github_checks import ChecksDouble
+from tenure.testing.doubles.github_checks import page as _page
+from tenure.testing.doubles.github_checks import public as _public
+from tenure.testing.doubles.github_repository import GitHubRepositories
 
 _NOT_FOUND = DoubleReply(404, {"message": "Not Found"})
 
 
-class GitHubDouble(Double):
+class GitHubDouble(ChecksDouble):
     """`url` is the address of the API."""
 
     def __init__(self, *, token: str = "", **how: Any) -> None:
         super().__init__(token=token, **how)
         self.issues: dict[tuple[str, int], dict[str, list[str]]] = {}
         self.comments: dict[int, dict[str, Any]] = {}
-        self.statuses: list[dict[str, Any]] = []
-        """Newest first."""
-        self.checks: dict[int, dict[str, Any]] = {}
-        self._ids = iter(range(1_001, 1_000_000))
+        self.git = GitHubRepositories(self)
 
     def issue(
         self, repo: str, number: int, *, labels: tuple[str, ...] = (), assignees: tuple[str, ...] = ()
@@ -39,9 +41,19 @@ class GitHubDouble(Double):
             self.trouble(status=403, headers=headers, json={"message": "API rate limit exceeded"})
 
     def handle(self, request: DoubleRequest) -> DoubleReply:
-        if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
-            return DoubleReply(401, {"message": "Bad credentials"})
+        refused = self.refuse(request)
+        if refused is not None:
+            return refused
+        reply = self._handle(request)
+        self.count_write(request)
+        return reply
+
+    def _handle(self, request: DoubleRequest) -> DoubleReply:
+        if (reply := self.git.handle(request)) is not None:
+            return reply
         match request.parts:
+            case ("app", "installations", _, "access_tokens"):
+                return self.issue_token(request)
             case ("repos", owner, name):
                 known = {repo for repo, _ in self.issues}
                 return (
@@ -55,7 +67,7 @@ class GitHubDouble(Double):
                 key = (f"{owner}/{name}", int(number))
                 return self._issue(request, key, below) if key in self.issues else _NOT_FOUND
             case ("repos", owner, name, *below):
-                return self._commits(request, f"{owner}/{name}", below)
+                return self.handle_checks(request, f"{owner}/{name}", below) or _NOT_FOUND
             case _:
                 return _NOT_FOUND
 
@@ -109,30 +121,6 @@ class GitHubDouble(Double):
             return DoubleReply(204)
         return DoubleReply(200, _public(row)) if request.method == "GET" else _NOT_FOUND
 
-    def _commits(self, request: DoubleRequest, repo: str, below: list[str]) -> DoubleReply:
-        match request.method, below:
-            case "POST", ["statuses", sha]:
-                made = {**request.json(), "id": next(self._ids), "at": (repo, sha)}
-                self.statuses.insert(0, made)
-                return DoubleReply(201, _public(made))
-            case "GET", ["commits", sha, "statuses"]:
-                rows = [_public(row) for row in self.statuses if row["at"] == (repo, sha)]
-                return DoubleReply(200, _page(request, rows))
-            case "POST", ["check-runs"]:
-                asked = request.json()
-                made = {"status": "queued", "conclusion": None, **asked, "id": next(self._ids)}
-                made |= {"at": (repo, asked["head_sha"]), "html_url": f"{self.url}/{repo}/runs/{made['id']}"}
-                self.checks[made["id"]] = made
-                return DoubleReply(201, _public(made))
-            case "PATCH", ["check-runs", number] if int(number) in self.checks:
-                self.checks[int(number)].update(request.json())
-                return DoubleReply(200, _public(self.checks[int(number)]))
-            case "GET", ["commits", sha, "check-runs"]:
-                rows = [_public(row) for row in self.checks.values() if row["at"] == (repo, sha)]
-                return DoubleReply(200, {"total_count": len(rows), "check_runs": _page(request, rows)})
-            case _:
-                return _NOT_FOUND
-
 
 def _named(labels: list[str]) -> list[dict[str, str]]:
     return [{"name": label} for label in labels]
@@ -141,12 +129,3 @@ def _named(labels: list[str]) -> list[dict[str, str]]:
 def _with(there: list[str], more: list[str]) -> list[str]:
     known = {name.casefold() for name in there}
     return [*there, *(name for name in dict.fromkeys(more) if name.casefold() not in known)]
-
-
-def _public(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if key != "at"}
-
-
-def _page(request: DoubleRequest, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    size, page = int(request.first("per_page", "30")), int(request.first("page", "1"))
-    return rows[(page - 1) * size : page * size]

@@ -14,7 +14,7 @@ create domain counter as integer check (value >= 0);
 create domain run_status as text collate "C" check (value in (
     'created', 'planning', 'plan_failed', 'queued', 'running', 'waiting_approval', 'waiting_external', 'retry_wait',
     'canceling', 'succeeded', 'failed', 'canceled', 'timed_out'));
-create domain step_kind as text collate "C" check (value in ('work', 'body', 'approval', 'wait'));
+create domain step_kind as text collate "C" check (value in ('work', 'body', 'approval', 'wait', 'plan'));
 create domain step_state as text collate "C" check (value in (
     'pending', 'ready', 'leased', 'starting', 'running', 'uploading', 'waiting_approval', 'waiting_external',
     'retry_wait', 'canceling', 'succeeded', 'failed', 'canceled', 'timed_out', 'skipped'));
@@ -138,6 +138,7 @@ create table run_spec (
     currency text collate "C" not null,
     compensate boolean not null,
     involved text collate "C" not null,
+    vcs_target text collate "C",
     reported_stated_by text collate "C",
     reported_stated_at bigint,
     constraint run_spec_mode_known check (concurrency_mode in ('queue', 'supersede'))
@@ -189,6 +190,10 @@ create table step (
     template_ref integer,
     condition text collate "C",
     resolution text collate "C" not null,
+    reuse text collate "C",
+    reuse_key bytea,
+    reused_run bigint,
+    reused_step text collate "C",
     primary key (run_id, idx),
     constraint step_state_known check (
         (state in ('succeeded', 'failed', 'canceled', 'timed_out', 'skipped')) = (finished_at is not null)),
@@ -197,9 +202,15 @@ create table step (
     constraint step_times_in_order check (finished_at >= created_at),
     -- I45: gates are never leased.
     constraint step_claimable check (
-        not claimable or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)),
+        not claimable or (state = 'ready' and kind in ('work', 'body', 'plan') and ready_at is not null)),
     constraint step_resolution_known check (resolution in ('', 'due', 'each', 'skip')),
-    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
+    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null or reuse is not null),
+    -- A step with the result of an earlier one succeeded without an attempt, and names that step.
+    constraint step_reused_never_ran check (
+        (reused_run is null) = (reused_step is null)
+        and (reused_run is null or (state = 'succeeded' and attempt = 0 and reuse_key is not null))
+    ),
+    constraint step_reuse_key_has_terms check (reuse_key is null or reuse is not null),
     -- I61: a step that must be resolved first, or is skipped, is never leased.
     constraint step_unresolved_is_not_claimable check (not claimable or resolution in ('', 'each')),
     constraint step_counters check (max_attempts >= 1)
@@ -209,6 +220,8 @@ create unique index step_name on step (run_id, name);
 -- The steps that a claim reads, in the order in which it takes them.
 create index step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable;
 create index step_wake on step (wake_at) where wake_at is not null;
+-- Results that may be used again.
+create index step_reuse on step (tenant, reuse_key) where reuse_key is not null;
 -- A step is closed if finished_at is set, which a CHECK ties to the state: so a change of state alone stays HOT.
 -- The first step is found by its key. Most runs have no other step.
 create index step_open on step (run_id, idx) where finished_at is null and idx > 0;

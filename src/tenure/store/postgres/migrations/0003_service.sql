@@ -140,7 +140,7 @@ create table hook (
     disabled boolean not null,
     unconfirmed text collate "C" not null,
     primary key (id),
-    constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
+    constraint hook_kind_known check (kind in ('github', 'slack', 'generic', 'servicenow')),
     constraint hook_revision check (revision >= 1)
 );
 
@@ -288,8 +288,43 @@ create table artifact (
     content_type text collate "C" not null,
     at bigint not null,
     events integer not null,
+    upload text collate "C" not null,
+    expires_at bigint,
+    deleted_at bigint,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
+);
+
+-- ----------------------------------------------------------------------------------------- VCS reports
+
+create table vcs_report (
+    run_id bigint primary key,
+    tenant text collate "C" not null,
+    subject text collate "C" not null,
+    state text collate "C" not null check (state in ('open', 'reported', 'refused')),
+    seen integer not null,
+    fence bigint not null,
+    due_at bigint,
+    created_at bigint not null,
+    updated_at bigint not null,
+    holder text collate "C" not null,
+    tries integer not null,
+    error text collate "C",
+    check ((state = 'open') = (due_at is not null))
+);
+
+create index vcs_report_due on vcs_report (due_at) where due_at is not null;
+create index vcs_report_subject on vcs_report (subject, run_id);
+create index vcs_report_newest on vcs_report (tenant, run_id);
+create index run_spec_vcs on run_spec (run_id) where vcs_target is not null;
+
+create table vcs_check (
+    run_id bigint not null,
+    part text collate "C" not null,
+    check_id bigint,
+    phase integer not null check (phase between 0 and 2),
+    digest bytea not null,
+    primary key (run_id, part)
 );
 
 -- Rows that are written in a save need a wire type; see the end of the first migration.

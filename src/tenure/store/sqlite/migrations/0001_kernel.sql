@@ -163,6 +163,7 @@ create table run_spec (
     currency text not null,
     compensate integer not null check (compensate in (0, 1)),
     involved text not null,
+    vcs_target text,
     reported_stated_by text,
     reported_stated_at integer
 ) strict;
@@ -213,6 +214,10 @@ create table step (
     template_ref integer,
     condition text,
     resolution text not null,
+    reuse text,
+    reuse_key blob,
+    reused_run integer,
+    reused_step text,
     primary key (run_id, idx),
     constraint step_state_known check (
         case state
@@ -235,17 +240,23 @@ create table step (
         end
     ),
     constraint step_kind_known check (
-        case kind when 'work' then 1 when 'body' then 1 when 'approval' then 1 when 'wait' then 1 else 0 end
+        case kind when 'work' then 1 when 'body' then 1 when 'approval' then 1 when 'wait' then 1 when 'plan' then 1 else 0 end
     ),
     constraint step_terminal_is_complete check ((finished_at is null) = (reason is null)),
     constraint step_terminal_has_no_timer check (finished_at is null or wake_at is null),
     constraint step_times_in_order check (finished_at >= created_at),
     -- I45: gates are never leased.
     constraint step_claimable check (
-        claimable = 0 or (state = 'ready' and kind in ('work', 'body') and ready_at is not null)
+        claimable = 0 or (state = 'ready' and (kind = 'work' or kind = 'body' or kind = 'plan') and ready_at is not null)
     ),
     constraint step_resolution_known check (resolution = '' or resolution = 'due' or resolution = 'each' or resolution = 'skip'),
-    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null),
+    constraint step_resolution_has_template check (resolution in ('', 'skip') or template_ref is not null or reuse is not null),
+    -- A step with the result of an earlier one succeeded without an attempt, and names that step.
+    constraint step_reused_never_ran check (
+        (reused_run is null) = (reused_step is null)
+        and (reused_run is null or (state = 'succeeded' and attempt = 0 and reuse_key is not null))
+    ),
+    constraint step_reuse_key_has_terms check (reuse_key is null or reuse is not null),
     -- I61: a step that must be resolved first, or is skipped, is never leased.
     constraint step_unresolved_is_not_claimable check (claimable = 0 or resolution in ('', 'each')),
     constraint step_counters check (min(needs_left, attempt, charged, unsafe) >= 0)
@@ -254,6 +265,8 @@ create table step (
 create unique index step_name on step (run_id, name);
 create index step_claim on step (queue, tenant, workspace, priority desc, ready_at, run_id, idx) where claimable = 1;
 create index step_wake on step (wake_at) where wake_at is not null;
+-- Results that may be used again.
+create index step_reuse on step (tenant, reuse_key) where reuse_key is not null;
 -- The first step is found by its key. Most runs have no other step.
 create index step_open on step (run_id, idx) where finished_at is null and idx > 0;
 

@@ -140,7 +140,7 @@ create table hook (
     disabled integer not null check (disabled in (0, 1)),
     unconfirmed text not null,
     primary key (id),
-    constraint hook_kind_known check (kind in ('github', 'slack', 'generic')),
+    constraint hook_kind_known check (kind in ('github', 'slack', 'generic', 'servicenow')),
     constraint hook_revision check (revision >= 1)
 ) strict, without rowid;
 
@@ -282,6 +282,41 @@ create table artifact (
     content_type text not null,
     at integer not null,
     events integer not null,
+    upload text not null,
+    expires_at integer,
+    deleted_at integer,
     -- I56: a late file never replaces a file that came in time, and attempts never replace each other's files.
     primary key (run_id, name, idx, n, late)
+) strict, without rowid;
+
+-- ----------------------------------------------------------------------------------------- VCS reports
+
+create table vcs_report (
+    run_id integer primary key,
+    tenant text not null,
+    subject text not null,
+    state text not null check (state in ('open', 'reported', 'refused')),
+    seen integer not null,
+    fence integer not null,
+    due_at integer,
+    created_at integer not null,
+    updated_at integer not null,
+    holder text not null,
+    tries integer not null,
+    error text,
+    check ((state = 'open') = (due_at is not null))
+) strict;
+
+create index vcs_report_due on vcs_report (due_at) where due_at is not null;
+create index vcs_report_subject on vcs_report (subject, run_id);
+create index vcs_report_newest on vcs_report (tenant, run_id);
+create index run_spec_vcs on run_spec (run_id) where vcs_target is not null;
+
+create table vcs_check (
+    run_id integer not null,
+    part text not null,
+    check_id integer,
+    phase integer not null check (phase between 0 and 2),
+    digest blob not null,
+    primary key (run_id, part)
 ) strict, without rowid;

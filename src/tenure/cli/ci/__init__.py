@@ -1,0 +1,1 @@
+"""`tenure ci`: pipelines, plans, runners and reports."""

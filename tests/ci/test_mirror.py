@@ -1,0 +1,276 @@
+"""Mirrors and reads with real git: what is fetched, what is refused, and that nothing of a repository is executed."""
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tenure.ci.git_commands import (
+    GitCommandFailed,
+    GitCommandTimedOut,
+    GitProgram,
+    LocalRepository,
+    check_ref,
+)
+from tenure.ci.mirror import GitMirror
+from tenure.ci.settings import FetchSettings, RepositorySettings
+from tenure.errors import TenureError
+from tests.ci.repositories import WorkRepository
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> WorkRepository:
+    return WorkRepository(tmp_path / "work")
+
+
+def settings_for(work: WorkRepository, fetch: FetchSettings | None = None) -> RepositorySettings:
+    return RepositorySettings(
+        name="shop", url=str(work.folder), protocols=("file",), fetch=fetch or FetchSettings()
+    )
+
+
+def mirror_of(work: WorkRepository, fetch: FetchSettings | None = None) -> GitMirror:
+    return GitMirror(work.folder.parent / "cache", settings_for(work, fetch))
+
+
+def test_a_mirror_fetches_a_ref_and_reads_its_files(work: WorkRepository) -> None:
+    base = work.commit({"a.txt": "a", "b/c.txt": "c", "gone.txt": "g"})
+    work.link("link", "a.txt")
+    head = work.commit({"a.txt": "changed", "new name.txt": "c", "b/c.txt": None, "gone.txt": None})
+    mirror = mirror_of(work)
+    assert mirror.fetch_change("refs/heads/main") == head
+    repository = mirror.repository
+    assert repository.find_merge_base(base, head) == base
+    assert repository.list_changed(base, head) == ["a.txt", "b/c.txt", "gone.txt", "link", "new name.txt"]
+    files = {file.path: file for file in repository.list_files(head)}
+    assert files["link"].mode == "120000"
+    assert files["a.txt"].mode == "100644"
+    contents = repository.read_blobs([files["a.txt"].blob, files["new name.txt"].blob], 1_000)
+    assert list(contents.values()) == [b"changed", b"c"]
+    with pytest.raises(TenureError, match="at most 3 are read"):
+        repository.read_blobs([files["a.txt"].blob], 3)
+
+
+def test_a_rename_counts_as_both_paths(work: WorkRepository) -> None:
+    base = work.commit({"old/x.py": "the same content in both places\n" * 20})
+    work.git("mv", "old/x.py", "x.py")
+    head = work.commit({})
+    assert LocalRepository(work.folder / ".git").list_changed(base, head) == ["old/x.py", "x.py"]
+
+
+def test_a_commit_that_is_there_is_not_fetched_again(work: WorkRepository) -> None:
+    head = work.commit({"a": "1"})
+    mirror = mirror_of(work)
+    mirror.fetch_change("refs/heads/main", head)
+    work.folder.rename(work.folder.with_name("gone"))
+    assert mirror.fetch_change("refs/heads/main", head) == head
+    with pytest.raises(TenureError) as failed:
+        mirror.fetch_change("refs/heads/main")
+    assert failed.value.code == "REPOSITORY_REFUSED"
+
+
+def test_a_pull_request_is_fetched_by_its_ref(work: WorkRepository) -> None:
+    work.commit({"a": "1"})
+    work.git("checkout", "--quiet", "-b", "feature")
+    head = work.commit({"a": "2"})
+    work.git("update-ref", "refs/pull/7/head", head)
+    work.git("checkout", "--quiet", "main")
+    work.git("branch", "--quiet", "-D", "feature")
+    assert mirror_of(work).fetch_change("refs/pull/7/head", head) == head
+
+
+def test_a_commit_that_a_force_push_removed_is_named(work: WorkRepository) -> None:
+    work.commit({"a": "1"})
+    lost = work.commit({"a": "2"})
+    work.git("reset", "--quiet", "--hard", "HEAD~1")
+    work.git("reflog", "expire", "--expire=now", "--all")
+    work.git("gc", "--quiet", "--prune=now")
+    with pytest.raises(TenureError, match=f"shop has no {lost}; a force push") as failed:
+        mirror_of(work).fetch_change("refs/heads/main", lost)
+    assert failed.value.code == "COMMIT_NOT_FOUND"
+    with pytest.raises(TenureError, match="shop has no refs/heads/gone"):
+        mirror_of(work).fetch_change("refs/heads/gone")
+
+
+def test_a_commit_that_the_ref_has_left_behind_is_still_fetched(work: WorkRepository) -> None:
+    first = work.commit({"a": "1"})
+    left = work.commit({"a": "2"})
+    work.git("tag", "keep")
+    work.git("reset", "--quiet", "--hard", first)
+    mirror = mirror_of(work)
+    assert mirror.fetch_change("refs/heads/main", left) == left
+    assert mirror.repository.has_commit(left)
+
+
+def test_only_the_protocols_of_the_settings_are_used(work: WorkRepository) -> None:
+    work.commit({"a": "1"})
+    refused = RepositorySettings(name="shop", url=str(work.folder), protocols=("https",))
+    with pytest.raises(TenureError, match="uses file; the protocols of this repository are https"):
+        GitMirror(work.folder.parent / "cache", refused).fetch_change("refs/heads/main")
+    # Git itself refuses it, too, whatever our own check of the URL says.
+    git = GitProgram(git_dir=str(work.folder / ".git"), protocols=("https",))
+    with pytest.raises(GitCommandFailed, match="transport 'file' not allowed"):
+        git.run("fetch", "--quiet", str(work.folder), "refs/heads/main")
+    with pytest.raises(GitCommandFailed, match="transport 'ext' not allowed"):
+        git.run("fetch", "--quiet", "ext::touch /tmp/never", "refs/heads/main")
+
+
+def test_a_repository_that_is_too_large_is_refused_while_it_is_fetched(work: WorkRepository) -> None:
+    (work.folder / "large").write_bytes(os.urandom(300_000))
+    work.commit({})
+    mirror = mirror_of(work, FetchSettings(size_bytes=50_000))
+    with pytest.raises(TenureError, match="more than the 50000 bytes") as failed:
+        mirror.fetch_change("refs/heads/main")
+    assert failed.value.code == "REPOSITORY_TOO_LARGE"
+    stored = sum(file.stat().st_size for file in mirror.folder.rglob("*") if file.is_file())
+    assert stored < 200_000
+    assert not list(mirror.folder.glob("objects/pack/tmp_*"))
+
+
+def test_a_fetch_that_takes_too_long_is_stopped_with_its_helpers(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.git"
+        settings = RepositorySettings(
+            name="slow", url=url, protocols=("http",), fetch=FetchSettings(timeout_seconds=0.5)
+        )
+        with pytest.raises(TenureError, match="took longer than") as failed:
+            GitMirror(tmp_path, settings).fetch_change("refs/heads/main")
+    assert failed.value.code == "NETWORK_FETCH_FAILED"
+    assert failed.value.retryable
+
+
+def test_an_unreachable_host_may_work_later(tmp_path: Path) -> None:
+    settings = RepositorySettings(name="far", url="http://127.0.0.1:9/x.git", protocols=("http",))
+    with pytest.raises(TenureError) as failed:
+        GitMirror(tmp_path, settings).fetch_change("refs/heads/main")
+    assert failed.value.code == "NETWORK_FETCH_FAILED"
+
+
+def test_nothing_of_a_repository_or_of_the_environment_is_executed(
+    work: WorkRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = tmp_path / "trap"
+    script = tmp_path / "script"
+    script.write_text(f'#!/bin/sh\necho "$0" >> {trap}\ncat\n')
+    script.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    evil = f"""
+[core]
+    fsmonitor = {script}
+    sshCommand = {script}
+    hooksPath = {tmp_path / "hooks"}
+[diff]
+    external = {script}
+[credential]
+    helper = {script}
+[filter "evil"]
+    smudge = {script}
+    clean = {script}
+    process = {script}
+[uploadpack]
+    packObjectsHook = {script}
+"""
+    (home / ".gitconfig").write_text(evil)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(script))
+    monkeypatch.setenv("GIT_SSH_COMMAND", str(script))
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.fsmonitor")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(script))
+    base = work.commit({".gitattributes": "* filter=evil diff=evil\n*.bin filter=lfs\n", "x.txt": "1"})
+    (work.folder / ".gitmodules").write_text('[submodule "s"]\n\tpath = s\n\turl = ext::touch /tmp/never\n')
+    head = work.commit({"x.txt": "2"})
+    mirror = mirror_of(work)
+    mirror.fetch_change("refs/heads/main", head, base)
+    for folder in (mirror.folder / "hooks", tmp_path / "hooks"):
+        folder.mkdir(exist_ok=True)
+        for name in ("reference-transaction", "post-checkout", "post-merge"):
+            (folder / name).write_bytes(script.read_bytes())
+            (folder / name).chmod(0o755)
+    with (mirror.folder / "config").open("a") as file:
+        file.write(evil)
+    work.git("update-index", "--add", "--cacheinfo", f"160000,{base},s")
+    work.git("commit", "--quiet", "--message", "Add a submodule")
+    after = work.git("rev-parse", "HEAD")
+    assert mirror.fetch_change("refs/heads/main") == after
+    assert mirror.repository.list_changed(base, after) == [".gitmodules", "s", "x.txt"]
+    files = mirror.repository.list_files(after)
+    assert {file.path: file.mode for file in files}["s"] == "160000"
+    mirror.repository.read_blobs([file.blob for file in files if file.mode == "100644"], 10_000)
+    assert not trap.exists()
+
+
+def test_a_malformed_object_is_refused(work: WorkRepository) -> None:
+    work.commit({"a": "1"})
+    blob = work.git("hash-object", "-w", "a")
+    # A tree whose entry is named .git, which a checkout would write over the repository's own folder.
+    entry = b"100644 .git\0" + bytes.fromhex(blob)
+    made = subprocess.run(
+        ["git", "-C", str(work.folder), "hash-object", "-w", "-t", "tree", "--literally", "--stdin"],
+        input=entry, capture_output=True, check=True,
+    )  # fmt: skip
+    commit = work.git("commit-tree", made.stdout.decode().strip(), "-m", "evil")
+    work.git("update-ref", "refs/heads/evil", commit)
+    with pytest.raises(TenureError, match="an object that git refuses") as failed:
+        mirror_of(work).fetch_change("refs/heads/evil")
+    assert failed.value.code == "REPOSITORY_REFUSED"
+
+
+def test_processes_take_turns_to_make_and_fill_a_mirror(work: WorkRepository) -> None:
+    commits = [work.commit({"a": str(n)}) for n in range(6)]
+    found: list[str] = []
+
+    def fetch(commit: str) -> None:
+        found.append(mirror_of(work).fetch_change("refs/heads/main", commit))
+
+    threads = [threading.Thread(target=fetch, args=(commit,)) for commit in commits]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(commits)
+
+
+def test_a_token_is_sent_to_its_host_and_never_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TOKEN", "s3cret")
+    settings = RepositorySettings(
+        name="shop", url="https://example.com/x.git", fetch=FetchSettings(credential="env:GIT_TOKEN")
+    )
+    mirror = GitMirror(tmp_path, settings)
+    header = mirror._credentials()["http.https://example.com/.extraHeader"]
+    assert header == "Authorization: Basic eC1hY2Nlc3MtdG9rZW46czNjcmV0"
+
+
+@pytest.mark.parametrize(
+    "ref",
+    ["main", "refs/heads/../x", "refs/heads/x.lock", "--upload-pack=x", "refs/heads/a b", "refs/heads/@{1}"],
+)
+def test_a_text_that_is_no_full_ref_is_refused(ref: str) -> None:
+    with pytest.raises(TenureError, match="is not a full ref"):
+        check_ref(ref)
+
+
+def test_a_revision_never_becomes_an_option(work: WorkRepository) -> None:
+    work.commit({"a": "1"})
+    with pytest.raises(TenureError) as failed:
+        LocalRepository(work.folder / ".git").find_commit("--all")
+    assert failed.value.code == "COMMIT_NOT_FOUND"
+
+
+def test_a_command_that_prints_too_much_or_takes_too_long_is_stopped(work: WorkRepository) -> None:
+    (work.folder / "large").write_bytes(b"x" * 100_000)
+    work.commit({})
+    git = GitProgram(git_dir=str(work.folder / ".git"))
+    with pytest.raises(TenureError, match="prints more than"):
+        git.run("cat-file", "blob", "HEAD:large", output_bytes_max=10_000)
+    with pytest.raises(GitCommandTimedOut):
+        git.run(
+            "cat-file", "--batch", "--buffer", "--follow-symlinks", data=b"HEAD\n" * 2_000_000, seconds=0.01
+        )
