@@ -26,6 +26,7 @@ from tenure import private_files
 from tests.cases import EXAMPLES, cases
 from tests.databases import Databases
 from tests.edge_coverage import Walked, missing, note_walks, walked_here
+from tools.chromium import Chromium, find_chromium
 from tools.clauses import load_clauses, unknown_clauses
 from tools.postgres_server import QUICK_SETTINGS, ExternalPostgres, PrivatePostgres, open_server
 from tools.s3_server import PrivateS3
@@ -162,6 +163,12 @@ def s3_server() -> Iterator[PrivateS3]:
     """A throw-away S3 for the whole session."""
     with PrivateS3() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Chromium:
+    """A real browser for Playwright. The first run on a machine downloads it."""
+    return find_chromium()
 
 
 @pytest.fixture(scope="session")

@@ -220,6 +220,9 @@ class DocumentPublisher:
             return
         await self._runs.write(events)
         self._tenants.tenants.update(event.item.tenant for event in events)
+        asking = {event.item.tenant for event in events if event.item.proposed}
+        if asking:  # an event says that there is a proposal, so the list has it
+            await self._tenants.write_inboxes(sorted(asking))
         by_tenant: dict[str, list[tuple[int, EventData]]] = {}
         for event in events:
             for data in describe_events(event.item):

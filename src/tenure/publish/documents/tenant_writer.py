@@ -70,12 +70,12 @@ class TenantWriter:
     async def look(self) -> None:
         """Write everything that has changed."""
         await self._write_keys()
-        await self._write_inboxes()
+        await self.write_inboxes(sorted({*await self._rows.list_tenants(), *self.tenants}))
 
     # ----------------------------------------------------------------------------------------------- inboxes
 
-    async def _write_inboxes(self) -> None:
-        tenants = sorted({*await self._rows.list_tenants(), *self.tenants})
+    async def write_inboxes(self, tenants: list[str]) -> None:
+        """Write the inboxes and proposals of tenants, if they have changed."""
         questions: dict[str, dict[str, TenantQuestions]] = {}
         for row in await self._rows.count_questions(tenants):
             questions.setdefault(row.tenant, {})[row.kind] = row

@@ -19,7 +19,7 @@ const INBOX_FIELDS = ["pending_approvals", "pending_proposals", "unknown_receipt
 const $ = (id) => document.getElementById(id);
 const state = {
   messages: {}, language: "en", key: "", run: "", status: null, inbox: null, proposals: null, problem: null,
-  streaming: false, lastEvent: null, timers: {}, stream: null,
+  waiting: 0, streaming: false, lastEvent: null, timers: {}, stream: null,
 };
 
 // ---- Texts.
@@ -84,6 +84,7 @@ function render() {
   const mode = document.hidden ? "paused" : state.streaming ? "streaming" : "polling";
   $("mode").textContent = text(`mode_${mode}`);
   $("mode").dataset.mode = mode;
+  $("mode").dataset.waiting = state.waiting; // how many answers are to come
 }
 
 // ---- Asking.
@@ -95,12 +96,15 @@ async function ask(path) {
 }
 
 async function look(field, path) {
+  state.waiting += 1;
+  $("mode").dataset.waiting = state.waiting;
   try {
     state[field] = await ask(path);
     state.problem = null;
   } catch (fault) {
     state.problem = { 401: "key", 403: "key", 404: "not_published" }[fault.status] ?? "unavailable";
   }
+  state.waiting -= 1;
   render();
 }
 
@@ -166,8 +170,10 @@ async function openStream() {
   state.streaming = false;
   if (document.hidden) return;
   render();
-  await Promise.all([lookAtStatus(), lookAtLists()]);
-  poll();
+  if (state.timers.lists === undefined) { // otherwise the page polls already
+    await Promise.all([lookAtStatus(), lookAtLists()]);
+    poll();
+  }
   state.timers.stream = setTimeout(openStream, STREAM_RETRY_MS);
 }
 
