@@ -26,7 +26,6 @@ from tenure.outbound.address_rules import AllowedNetworks
 from tenure.publish.firestore.client import (
     FirestoreClient,
     FirestoreConflict,
-    FirestoreRefused,
     FirestoreSettings,
     FirestoreUnavailable,
 )
@@ -287,12 +286,14 @@ async def test_an_outage_is_ridden_out(tmp_path: Path, firestore: FirestoreDoubl
         mirror = mirror_of(s, firestore)
         await mirror.look()
         run = await _mirrored_run(s)
-        for how in ({"drop": "before"}, {"status": 503}, {"status": 429}):
+        denied = {"error": {"status": "PERMISSION_DENIED", "message": "the role is missing"}}
+        for how in ({"drop": "before"}, {"status": 503}, {"status": 429}, {"status": 403, "json": denied}):
             firestore.trouble(**how)
             with pytest.raises(FirestoreUnavailable):
                 await mirror.look()
         assert await mirror.look()
         assert f"gwi_runs/{run}" in firestore.documents
+        assert mirror.refused == 0, "nothing is left out because of an outage or a missing role"
         # The answer to a commit is lost: the next one meets its own write, and begins again from what is there.
         await s.engine.scoped(tenant="acme").cancel(run)
         firestore.trouble(drop="after", methods=frozenset({"POST"}))
@@ -386,7 +387,7 @@ async def test_a_service_account_signs_for_its_token(tmp_path: Path) -> None:
         with pytest.raises(FirestoreUnavailable):
             await asking.commit([asking.update("gwi_runs/a", {}, first)])
         await asking.commit([asking.update("gwi_runs/a", {}, first)])
-        with pytest.raises(FirestoreRefused, match="invalid_grant"):
+        with pytest.raises(FirestoreUnavailable, match="invalid_grant"):
             await client("somebody@demo.test").get(["gwi_runs/a"], ())
 
 

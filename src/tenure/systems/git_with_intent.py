@@ -306,6 +306,8 @@ class GitWithIntentStory:
 
     async def _question(self, run: str) -> Any:
         found = (await self._call("ada", "GET", f"/approvals?run={run}"))["items"]
+        if not found and (ended := await self._ended(run)) is not None:
+            raise RuntimeError(f"the run ended before it asked: {ended.get('error', ended['status'])}")
         return found[0] if found else None
 
     async def _document(self, run: str) -> dict[str, Any]:

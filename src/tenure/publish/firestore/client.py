@@ -2,7 +2,8 @@
 
 Laws:
 1. A commit is atomic. A failed precondition is `FirestoreConflict`, and nothing was written.
-2. Every other failure is `FirestoreUnavailable` (try again) or `FirestoreRefused` (the same request will be refused again).
+2. `FirestoreRefused` means that these documents are refused, and would be refused again. Every other failure is `FirestoreUnavailable`,
+   also a missing permission: it passes when somebody repairs it, and nothing may be left out because of it.
 3. The credentials are a reference to a service account's key, and are read at each use. Access tokens are kept until shortly before they
    expire. The emulator needs none.
 4. Requests go only to the host of the database and to the token endpoint.
@@ -22,7 +23,7 @@ from tenure import clock
 from tenure.clock import SECOND_US, HostClock
 from tenure.errors import TenureError
 from tenure.outbound.address_rules import AllowedNetworks
-from tenure.outbound.http import send_request
+from tenure.outbound.http import REQUEST_BYTES_MAX, send_request
 from tenure.outbound.responses import HttpResponse, RequestNotSent, ResponseLost
 from tenure.outbound.urls import OutboundRoute
 from tenure.secrets import resolve_own
@@ -77,11 +78,11 @@ class FirestoreConflict(Exception):
 
 
 class FirestoreUnavailable(Exception):
-    """Firestore cannot be reached, or asks to be asked later."""
+    """Firestore cannot be reached or used now."""
 
 
 class FirestoreRefused(Exception):
-    """Firestore refuses the request, and would refuse it again."""
+    """Firestore refuses the documents of a request, and would refuse them again."""
 
 
 class FirestoreClient:
@@ -160,13 +161,13 @@ class FirestoreClient:
         reach = AllowedNetworks(True, True) if settings.emulator is not None and plain else settings.reach
         route = OutboundRoute(hosts=(urlsplit(url).netloc,), reach=reach)
         deadline = clock.boot_seconds() + REQUEST_SECONDS
+        if len(content) > REQUEST_BYTES_MAX:
+            raise FirestoreRefused(
+                f"a request has {len(content)} bytes; at most {REQUEST_BYTES_MAX} are sent"
+            )
         try:
             return await send_request(method, url, route, deadline=deadline, headers=headers, content=content)
-        except RequestNotSent as fault:
-            if fault.refused:
-                raise FirestoreRefused(str(fault)) from fault
-            raise FirestoreUnavailable(str(fault)) from fault
-        except ResponseLost as fault:
+        except (RequestNotSent, ResponseLost) as fault:
             raise FirestoreUnavailable(str(fault)) from fault
 
     async def _access_token(self) -> str:
@@ -176,13 +177,13 @@ class FirestoreClient:
         if clock.boot_seconds() < self._token_until:
             return self._token
         if self._settings.credentials is None:
-            raise FirestoreRefused("no credentials are configured: name a service account's key file")
+            raise FirestoreUnavailable("no credentials are configured: name a service account's key file")
         try:
             key = msgspec.json.decode(resolve_own(self._settings.credentials), type=ServiceAccountKey)
         except TenureError as missing:
-            raise FirestoreRefused(missing.message) from missing
+            raise FirestoreUnavailable(missing.message) from missing
         except (msgspec.DecodeError, msgspec.ValidationError):
-            raise FirestoreRefused("the credentials are not the key file of a service account") from None
+            raise FirestoreUnavailable("the credentials are not the key file of a service account") from None
         began = clock.boot_seconds()
         form = {"grant_type": _GRANT, "assertion": sign_assertion(key, HostClock().now_us() // SECOND_US)}
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -206,9 +207,9 @@ def sign_assertion(key: ServiceAccountKey, now_seconds: int) -> str:
     try:
         private = serialization.load_pem_private_key(key.private_key.encode(), None)
     except (ValueError, TypeError):
-        raise FirestoreRefused("the private key of the service account cannot be read") from None
+        raise FirestoreUnavailable("the private key of the service account cannot be read") from None
     if not isinstance(private, RSAPrivateKey):
-        raise FirestoreRefused("the private key of the service account is not an RSA key")
+        raise FirestoreUnavailable("the private key of the service account is not an RSA key")
     header = {"alg": "RS256", "typ": "JWT", "kid": key.private_key_id}
     claims = {
         "iss": key.client_email,
@@ -236,7 +237,4 @@ def _fault(answer: HttpResponse) -> Exception:
     text = f"Firestore answered {answer.status} {status}: {message}"
     if (status and status in _CONFLICT_STATUSES.split()) or answer.status == 409:
         return FirestoreConflict(text)
-    # 401: the token has expired. 429 and 5xx pass.
-    if answer.status in (401, 408, 429) or answer.status >= 500:
-        return FirestoreUnavailable(text)
-    return FirestoreRefused(text)
+    return FirestoreRefused(text) if status == "INVALID_ARGUMENT" else FirestoreUnavailable(text)

@@ -117,6 +117,8 @@ class FirestoreMirror:
         self._lease_path = f"{LEASES}/{document_id(name)}"
         self._lease_seconds = lease_seconds
         self._round_seconds = round_seconds
+        self._standby_seconds = lease_seconds / 3
+        """How often a process without the lease asks for it."""
         self._refresh_seconds = refresh_seconds
         self._sweep_seconds = sweep_seconds
         self._holder = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -166,9 +168,9 @@ class FirestoreMirror:
             except Exception:
                 pause = DELAYS_SECONDS[-1]
                 log.error("firestore_mirror_failed", traceback=traceback.format_exc())
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause if self._lease is not None else max(pause, self._standby_seconds))
             with suppress(TimeoutError):
-                async with asyncio.timeout(RENEW_SECONDS if self._lease is None else self._round_seconds):
+                async with asyncio.timeout(self._round_seconds):
                     await self._woken.wait()
             self._woken.clear()
 
