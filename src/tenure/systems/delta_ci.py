@@ -120,7 +120,7 @@ class DeltaCi:
         write_file(key_file, await stage.create_client(engine, "runner", "runner"))
         runner = await stage.start(
             "runner", "ci", "runner", "--server", address, "--key-file", str(key_file), "--slots", "3",
-            "--folder", str(stage.folder / "runner"), "--protocol", "http",
+            "--folder", str(stage.folder / "runner"), "--git-protocol", "http",
         )  # fmt: skip
         await stage.until_printed(runner, "ci_runner_started")
         stage.addresses.update({"server": address, "repository": url, "GitHub (a double)": self.github.url})
@@ -237,15 +237,15 @@ async def _push_first(ci: DeltaCi) -> None:
     reasons = {job["name"]: "; ".join(job["reasons"]) for job in plan["jobs"]}
     stage.check(REASONS, set(reasons) == set(steps) and all(reasons.values()), reasons["docs"])
     install = steps["install"]
-    attempts = (await answer_of(ci.http.get(f"/runs/{first}/steps/install")))["attempts"]
-    codes = [attempt["error"] for attempt in attempts]
     stage.check(
-        RETRIED, install["shown"] == "SUCCEEDED" and install["attempt"] == 2, f"{codes[0]}, then success"
+        RETRIED,
+        install["shown"] == "SUCCEEDED" and install["attempt"] == 2,
+        f"{install['last_error']}, then success",
     )
     log = (await ci.http.get(f"/runs/{first}/steps/test-shop/log")).text
     stage.check(LOGGED, "packages/shop is fine" in log, f"{len(log)} bytes")
-    tests = await answer_of(ci.http.get(f"/runs/{first}/steps/test-shop/tests"))
-    stage.check(TESTED, tests["report"]["tests"] == 2, "2 tests")
+    [tests] = (await answer_of(ci.http.get(f"/runs/{first}/steps/test-shop/tests")))["items"]
+    stage.check(TESTED, tests["report"]["passed"] == 2, "2 tests")
     shop = await ci.http.get(f"/runs/{first}/artifacts/shop", params={"step": "test-shop", "attempt": 1})
     stage.check(STORED, shop.is_success and shop.content, f"{len(shop.content)} bytes")
     found = ci.conclusions(first)
@@ -276,7 +276,9 @@ async def _rerun(ci: DeltaCi) -> None:
     stage.happened(RERUN, again)
     step = (await ci.steps(again))["test-prices"]
     stage.check(
-        REUSED, step["reused"] and step["attempt"] == 0, f"from {step['reused'] and step['reused']['run']}"
+        REUSED,
+        step["reused_from"] and step["attempt"] == 0,
+        f"from {step['reused_from'] and step['reused_from']['run']}",
     )
 
 
