@@ -5,23 +5,13 @@ Laws:
 2. The pull request is opened for one commit and one diff: the approval of `pull.open` covers both, and the connector compares them with
    what GitHub has.
 3. The commit is made on the head that the hook reported.
-
-`python -m tenure.systems.git_with_intent_agent DATABASE NAME CONNECTORS` is a worker process for it. It ends when its standard input ends,
-so that no process is left behind.
 """
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from pathlib import Path
 from typing import Any
 
 import tenure
-from tenure.engine import Engine
-from tenure.engine.entry_point import run_in_loop
-from tenure.govern.connectors.registry import Connectors
-from tenure.govern.connectors.settings import parse_connectors
 
 CHANGED_FILE = "CHANGELOG.md"
 
@@ -76,18 +66,3 @@ async def assist(repo: str, number: int, title: str, head: str, branch: str) -> 
         fields={"body": f"I opened #{opened['number']}."},
     )
     return {"pull": opened["number"], "commit": made["sha"], "diff": made["diff"]}
-
-
-async def run_agent_worker(url: str, name: str, known: Connectors) -> None:
-    async with (
-        Engine(url, migrate=False, sweep_seconds=0.2, connectors=known) as engine,
-        engine.worker(assist, name=name),
-    ):
-        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        await reader.read()
-
-
-if __name__ == "__main__":
-    database, worker, file = sys.argv[1:4]
-    run_in_loop(run_agent_worker(database, worker, parse_connectors(Path(file).read_text(encoding="utf-8"))))

@@ -1,0 +1,53 @@
+"""`tenure up`: each system is started whole, its story is played, and every part of it happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenure.systems.catalogue import SUMMARIES, load_system
+
+STORY_SECONDS = 240
+
+
+def play(name: str, folder: Path, *options: str) -> tuple[int, dict[str, object], str]:
+    """Play a story as a command. Returns its exit code, its report, and what went wrong."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tenure.cli", "up", name, "--once", "--json", "--folder", folder, *options],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=STORY_SECONDS,
+    )
+    logs = [f"{log.name}: {log.read_text()[-1_500:]}" for log in sorted((folder / "logs").glob("*.log"))]
+    report = json.loads(done.stdout) if done.stdout.startswith("{") else {}
+    return done.returncode, report, "\n".join([done.stdout[-2_000:], done.stderr[-3_000:], *logs])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_part_of_a_story_happens(
+    name: str, store: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    options = [] if store == "sqlite" else ["--db", str(request.getfixturevalue("postgres_dsn"))]
+    code, report, trouble = play(name, tmp_path / "up", *options)
+    assert code == 0, trouble
+    happened = report["happened"]
+    assert isinstance(happened, list)
+    assert {part["text"] for part in happened} == set(load_system(name).parts)
+
+
+def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tenure.cli", "up", "delta-cl", "--once"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "did you mean 'delta-ci'?" in done.stderr
