@@ -1,20 +1,24 @@
 """What the jobs of a runner share: its settings, isolation, mirrors and folders.
 
-Law: the runner's folder is for the runner alone. It holds the mirrors, and a folder for each job that runs, which is removed when the job ends.
+Law: the runner's folder is for one runner alone, which holds a lock on it. It contains the mirrors, and a folder for each job that runs, which is
+removed when the job ends.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from pathlib import Path
 
 import msgspec
 
 from tenure.ci_runner.object_mirror import GitSettings, ObjectMirrors
+from tenure.errors import TenureError
 from tenure.outbound.address_rules import AllowedNetworks
 from tenure.private_files import make_folder
 from tenure.sandbox.bubblewrap import make_sandbox_files
-from tenure.sandbox.isolation import Isolation
+from tenure.sandbox.isolation import UID_BASE, Isolation
 from tenure.sandbox.usage_limits import UsageMeter
 
 
@@ -29,6 +33,8 @@ class RunnerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which addresses jobs may reach besides public ones."""
     tools: tuple[str, ...] = ()
     """More folders of this machine that jobs see, read-only."""
+    uid_base: int = UID_BASE
+    """Where the runner is root: the user of its first slot. Runners of one machine should have different ones."""
     cancel_grace_seconds: float | None = None
     """How long a canceled job may take to end. None: half of the grace period of the run's profile."""
 
@@ -39,9 +45,26 @@ class JobHost:
         self.isolation = isolation
         self.meter = meter
         make_folder(settings.folder)
+        self._lock = _lock_folder(settings.folder)
         self.mirrors = ObjectMirrors(settings.folder / "mirrors", settings.git)
         self.jobs = settings.folder / "jobs"
         self.files = settings.folder / "sandbox"
         shutil.rmtree(self.jobs, ignore_errors=True)  # what a runner that was killed has left
         make_folder(self.jobs)
         make_sandbox_files(self.files)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+
+def _lock_folder(folder: Path) -> int:
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise TenureError(
+            "INVALID_INPUT",
+            f"another CI runner works in {folder}: give this one a folder of its own (--folder)",
+        ) from None
+    return handle

@@ -218,11 +218,12 @@ class CiRunner:
     # ---------------------------------------------------------------------------------------- start and stop
 
     async def start(self) -> None:
-        isolation = await choose_isolation(self._wanted_isolation)
+        isolation = await choose_isolation(self._wanted_isolation, uid_base=self.settings.uid_base)
         meter = await self._stack.enter_async_context(
             UsageMeter(cgroup_name=f"tenure-{os.getpid()}-{secrets.token_hex(3)}")
         )
         self._host = await asyncio.to_thread(JobHost, self.settings, isolation, meter)
+        self._stack.callback(self._host.close)
         await self._work_source.register(self.name, self.capabilities, self.settings.slots)
         self._heartbeater = self._work_source.make_heartbeater(self._handle_replies)
         self._heartbeater.start()

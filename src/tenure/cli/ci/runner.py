@@ -99,6 +99,15 @@ def runner(
             help="A private network that jobs may reach if they name its hosts: 10.1.0.0/16.",
         ),
     ] = None,
+    uid_base: Annotated[
+        int,
+        typer.Option(
+            "--uid-base",
+            min=1,
+            max=2_147_000_000,
+            help="Where root starts it: the user id of jobs in the first slot; the next slots have the next ids.",
+        ),
+    ] = 1_900_000_000,
     isolation: Annotated[
         str,
         typer.Option("--isolation", help="bubblewrap, or none: then jobs can read and change what you can."),
@@ -142,6 +151,7 @@ def runner(
             config_file=None if git_config is None else str(git_config.absolute()),
         ),
         reach=AllowedNetworks(networks=tuple(reach or ())),
+        uid_base=uid_base,
         tools=tuple(str(each.resolve()) for each in tool_path or ()),
     )
     run_in_loop(
