@@ -70,7 +70,7 @@ def test_files_folders_and_inner_links_are_restored(tmp_path: Path) -> None:
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
-    made = []
+    made: list[bytes] = []
     for folder, order in (("one", ("a", "b")), ("two", ("b", "a"))):
         root = tmp_path / folder
         root.mkdir()
