@@ -337,6 +337,7 @@ async def test_deleting_a_run_deletes_its_files_even_if_that_fails_at_first(
         held = await lease(s)
         await held.log(1, 0, b"log")
         await held.upload("dist", b"file")
+        await held.part((await held.begin("key", "cache")).json()["upload"], 1, b"never complete")
         await held.say("complete")
         engine = acme(s)
         real = engine.artifacts.delete_files
@@ -348,7 +349,7 @@ async def test_deleting_a_run_deletes_its_files_even_if_that_fails_at_first(
         await engine.runs.delete(run)
         with pytest.raises(TenureError, match="RUN_NOT_FOUND"):
             await engine.get(run)
-        assert len(files_in(artifacts)) == 2
+        assert len(files_in(artifacts)) == 3
         monkeypatch.setattr(engine.artifacts, "delete_files", real)
         s.engine.store.shift_clock(120 * 1_000_000)
         await sweep(s)

@@ -18,11 +18,12 @@ from tenure.errors import TenureError
 from tenure.kernel.artifact_rules import log_chunk_path
 from tenure.kernel.ci_rows import LogChunkRow, TestReportRow
 from tenure.kernel.machines import LIVE_LEASE
-from tenure.kernel.run_rows import AttemptRow, StepRow
+from tenure.kernel.run_rows import StepRow
 from tenure.limits import LOG_READ_BYTES_MAX
 from tenure.reads.history import check_step_exists
 from tenure.shapes.job_logs import JobLog
 from tenure.shapes.test_reports import StepTests, TestReport
+from tenure.store.log_chunks import AttemptLease
 from tenure.store.port import Store
 from tenure.store.transactions import read_rows
 
@@ -50,8 +51,7 @@ async def read_job_log(
     run_id = found.run_id
     key = (run_id, found.idx, n)
     # The attempt before the chunks, so that no chunk before its end is missed.
-    attempts = await read_rows(store, AttemptRow, "attempts_of", run_id) if n else []
-    row = next((one for one in attempts if (one.idx, one.n) == (found.idx, n)), None)
+    attempts = await read_rows(store, AttemptLease, "attempt_lease", *key)
     last = await read_rows(store, LogChunkRow, "log_chunk_last", *key)
     end = last[0].first_byte + last[0].size if last else 0
     first_late = (
@@ -73,18 +73,17 @@ async def read_job_log(
         offset=min(offset, stop) if not data else offset,
         size=size,
         late_size=end - size,
-        ended=row is not None and row.lease not in LIVE_LEASE,
+        ended=bool(attempts) and attempts[0].lease not in LIVE_LEASE,
         data=data,
     )
 
 
 async def _find_step(store: Store, run_id: int, name: str) -> StepRow:
-    steps = await read_rows(store, StepRow, "steps_of", run_id)
-    found = next((step for step in steps if step.name == name), None)
-    if found is None:
+    found: list[StepRow] = await store.read("load_named_steps", rows=[(run_id, name)])
+    if not found:
         await check_step_exists(store, run_id, name)
         raise TenureError("LOG_NOT_FOUND", f"{name!r} is not a step that a runner executes")
-    return await _find_original(store, found)
+    return await _find_original(store, found[0])
 
 
 async def _find_original(store: Store, step: StepRow) -> StepRow:

@@ -17,7 +17,13 @@ from tenure.store.port import Query, RowType, Store, Transaction
 from tenure.store.remote_leases import lock_lease
 from tenure.store.transactions import run_transaction
 
+
+class AttemptLease(msgspec.Struct, gc=False):
+    lease: str
+
+
 READS: dict[str, RowType] = {
+    "attempt_lease": AttemptLease,  # () ; run_id, idx, n
     "log_chunk_last": LogChunkRow,  # () ; run_id, idx, n
     "log_chunk_numbered": LogChunkRow,  # () ; run_id, idx, n, seq
     "log_chunks_from": LogChunkRow,  # () ; run_id, idx, n, byte, limit -> in order

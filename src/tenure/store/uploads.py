@@ -38,6 +38,7 @@ class UploadCount(msgspec.Struct, gc=False):
 READS: dict[str, RowType] = {
     "upload_named": UploadRow,  # () ; run_id, idx, n, kind, name
     "upload_of": UploadRow,  # () ; run_id, idx, n, id
+    "uploads_of_run": UploadRow,  # () ; run_id
     "upload_count": UploadCount,  # () ; run_id, idx, n
     "uploads_abandoned": UploadRow,  # () ; ended before, limit -> oldest first
     "upload_parts_of": UploadPartRow,  # () ; run_id, upload -> in order
@@ -185,10 +186,15 @@ async def drop_abandoned_uploads(store: Store, *, late_seconds: float, limit: in
 
 
 async def ask_run_deletion(store: Store, run_id: int) -> FileDeletionRow:
-    """Record that the files of a run are to be deleted once the run is."""
+    """Record that the files of a run are to be deleted once the run is. Caches that were never complete are dropped now: they are not in
+    the run's folder."""
 
     def work() -> Transaction[FileDeletionRow]:
         now: int = (yield Query("now"))[0].now_us
+        uploads: list[UploadRow] = yield Query("uploads_of_run", scalars=(run_id,))
+        for upload in uploads:
+            if upload.kind == "cache":
+                yield from drop_upload(upload, now)
         row = (f"{ids.run_text(run_id)}/", run_id, now, now + us(60), 0)
         written: list[FileDeletionRow] = yield Query("save_file_deletion", scalars=row)
         return written[0]

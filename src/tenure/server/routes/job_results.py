@@ -77,9 +77,9 @@ async def get_job_log(
         asked = parse_range(request.headers["range"], whole.size + (whole.late_size if late else 0))
         if asked is not None:
             found = await read(asked[0], asked[1] - asked[0] + 1)
-            return _send(
-                found, {"Content-Range": f"bytes {found.offset}-{found.next_offset - 1}/{found.size}"}, 206
-            )
+            size = found.size + (found.late_size if late else 0)
+            place = f"bytes {found.offset}-{found.next_offset - 1}/{size}"
+            return _send(found, {"Content-Range": place}, 206)
     loop, stopping = asyncio.get_running_loop(), request.server.stopping
     until = loop.time() + wait
     with request.server.load.hold_stream(request.who.key_id, request.who.tenant) if wait else nullcontext():

@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from hashlib import sha256
@@ -101,10 +102,13 @@ class RunnerStorage:
         self, credential: LeaseCredential, seq: int, offset: int, body: bytes, digest: str
     ) -> LogChunkRow:
         """Store the next bytes of the attempt's log."""
-        await _check_body(body, digest, LOG_CHUNK_BYTES_MAX)
-        await self._leases.check_late(credential)
         run_id, idx, n = attempt = (credential.run_id, credential.idx, credential.n)
-        last: list[LogChunkRow] = await self._store.read("log_chunk_last", *attempt)
+        last: list[LogChunkRow]
+        _, _, last = await asyncio.gather(
+            _check_body(body, digest, LOG_CHUNK_BYTES_MAX),
+            self._leases.check_late(credential),
+            self._store.read("log_chunk_last", *attempt),
+        )
         if seq > (last[0].seq if last else 0) + 1:
             raise TenureError(
                 "MESSAGE_OUT_OF_ORDER",
@@ -247,9 +251,8 @@ class RunnerStorage:
     async def find_needed(self, credential: LeaseCredential, job: str, name: str) -> StoredFile:
         """An artifact of a step that the lease's step needs."""
         await self._leases.check_held(credential)
-        steps: list[StepRow] = await self._store.read("steps_of", credential.run_id)
-        needed = next((step for step in steps if step.name == job), None)
-        if needed is None or str(credential.idx) not in needed.dependents.split(","):
+        needed: list[StepRow] = await self._store.read("load_named_steps", rows=[(credential.run_id, job)])
+        if not needed or str(credential.idx) not in needed[0].dependents.split(","):
             raise TenureError("ARTIFACT_NOT_FOUND", f"step {credential.step!r} does not need {job[:80]!r}")
         row = await find_artifact(self._store, credential.run_id, name, step=job)
         return await open_artifact(self._store, row)

@@ -1,5 +1,9 @@
 -- Chunks of the logs of attempts; see tenure.store.log_chunks.
 
+-- name: attempt_lease
+-- The state of a lease, without a lock.
+select lease from tenure.attempt where run_id = $1 and idx = $2 and n = $3
+
 -- name: log_chunk_last
 -- The last chunk of an attempt.
 select {log_chunk} from tenure.log_chunk where run_id = $1 and idx = $2 and n = $3 order by seq desc limit 1

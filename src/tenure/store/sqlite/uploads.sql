@@ -6,6 +6,9 @@ select * from upload where run_id = ?1 and idx = ?2 and n = ?3 and kind = ?4 and
 -- name: upload_of
 select * from upload where run_id = ?1 and idx = ?2 and n = ?3 and id = ?4
 
+-- name: uploads_of_run
+select * from upload where run_id = ?1 order by idx, n, kind, name
+
 -- name: upload_count
 select count(*) from upload where run_id = ?1 and idx = ?2 and n = ?3
 
