@@ -225,8 +225,14 @@ async def test_a_rate_limit_pauses_its_installation_and_nobody_else(
         for run in limited:
             await v.engine.cancel(run)
         await v.reported(free)
+        late = await v.start("more")
+
+        async def seen() -> bool:
+            return len([one for one in await v.engine.reports.list(state="open") if one.error]) == 3
+
+        await wait_until(seen, "the new run")
         assert double.refused_by_limit <= 2, "it kept asking during the pause"
-        assert {(await v.run(run)).reported_at for run in limited} == {None}
+        assert {(await v.run(run)).reported_at for run in (*limited, late)} == {None}
 
 
 async def test_a_report_goes_on_when_the_rate_limit_is_over(

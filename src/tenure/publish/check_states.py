@@ -272,25 +272,29 @@ class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunRow
     target: VcsTarget
-    steps: list[StepRow]
-    attempts: list[AttemptRow]
-    bodies: Mapping[int, Any]
-    """The decoded outputs and errors of ended steps, and the run's error, by reference."""
+    jobs: list[StepRow]
+    begun: Mapping[int, int]
+    """When the first attempt of a step was granted, by the step's index."""
+    error: Any = None
+    """The run's error, decoded."""
     details_url: str | None = None
-
-    @property
-    def jobs(self) -> list[StepRow]:
-        return [step for step in self.steps if step.kind == "work"][:JOBS_MAX]
 
     @property
     def is_final(self) -> bool:
         return self.run.status in CLOSED_RUN
 
 
-def build_checks(picture: RunPicture) -> list[CheckState]:
-    """The checks of a run: its own first while it runs, and last when it has ended, so that the final one completes the list."""
-    jobs = [_job_state(picture, step) for step in picture.jobs]
-    return [*jobs, _run_state(picture)] if picture.is_final else [_run_state(picture), *jobs]
+def choose_jobs(steps: Iterable[StepRow]) -> list[StepRow]:
+    """The steps that have checks of their own."""
+    return [step for step in steps if step.kind == "work"][:JOBS_MAX]
+
+
+def find_begins(attempts: Iterable[AttemptRow]) -> dict[int, int]:
+    """When the first attempt of each step was granted."""
+    begun: dict[int, int] = {}
+    for attempt in attempts:
+        begun[attempt.idx] = min(attempt.granted_at, begun.get(attempt.idx, attempt.granted_at))
+    return begun
 
 
 def build_status(picture: RunPicture) -> StatusState:
@@ -312,7 +316,7 @@ def build_status(picture: RunPicture) -> StatusState:
     )
 
 
-def _run_state(picture: RunPicture) -> CheckState:
+def build_run_check(picture: RunPicture) -> CheckState:
     run = picture.run
     final = run.status in CLOSED_RUN
     annotations: tuple[CheckAnnotation, ...] = ()
@@ -321,7 +325,7 @@ def _run_state(picture: RunPicture) -> CheckState:
         title = f"The run {_WORDS[run.status]}"
         if run.status == "failed" and not run.planned:
             title = "Planning failed"
-            annotations = find_places(picture.bodies.get(run.error_ref or 0))
+            annotations = find_places(picture.error)
     else:
         phase = QUEUED if run.status in ("created", "planning", "queued") else IN_PROGRESS
         title = _RUN_TITLES.get(run.status, "Running")
@@ -345,7 +349,7 @@ def _run_summary(picture: RunPicture) -> str:
     lines = [f"Run `{ids.run_text(run.id)}`.", ""]
     if run.status != "succeeded":
         lines += [f"Reason: `{run.reason or run.status}`", ""]
-    message = describe_error(picture.bodies.get(run.error_ref or 0))
+    message = describe_error(picture.error)
     if message:
         lines += [_quote(message), ""]
     jobs = picture.jobs
@@ -365,16 +369,17 @@ def _outcome(step: StepRow) -> str:
     return step.state if step.required or step.state == "succeeded" else f"{step.state}, not required"
 
 
-def _job_state(picture: RunPicture, step: StepRow) -> CheckState:
+def build_job_check(picture: RunPicture, step: StepRow, output: Any = None, error: Any = None) -> CheckState:
+    """The check of a job. `output` and `error` are those of a job that has ended, decoded."""
     run, part = picture.run, f"{JOB_PREFIX}{step.name}"
-    granted = [attempt.granted_at for attempt in picture.attempts if attempt.idx == step.idx]
+    begun = picture.begun.get(step.idx)
     final = step.state in CLOSED_STEP
     annotations: tuple[CheckAnnotation, ...] = ()
     conclusion = None
     if final:
         phase = COMPLETED
-        conclusion, title, summary, annotations = _job_outcome(picture, step)
-    elif granted:
+        conclusion, title, summary, annotations = _job_outcome(picture, step, output, error)
+    elif begun is not None:
         phase = IN_PROGRESS
         title = f"Attempt {step.attempt} of {step.max_attempts}"
         summary = f"Job of run `{ids.run_text(run.id)}`."
@@ -389,13 +394,15 @@ def _job_state(picture: RunPicture, step: StepRow) -> CheckState:
         title=title,
         summary=summary,
         details_url=picture.details_url,
-        started_at=min(granted, default=None),
+        started_at=begun,
         completed_at=step.finished_at,
         annotations=annotations,
     )
 
 
-def _job_outcome(picture: RunPicture, step: StepRow) -> tuple[str, str, str, tuple[CheckAnnotation, ...]]:
+def _job_outcome(
+    picture: RunPicture, step: StepRow, output: Any, error: Any
+) -> tuple[str, str, str, tuple[CheckAnnotation, ...]]:
     """The conclusion, title, summary and annotations of a job that has ended."""
     conclusion, title = _CONCLUSIONS[step.state], f"The job {_WORDS[step.state]}"
     if step.reason == CONDITION_FALSE:
@@ -406,19 +413,11 @@ def _job_outcome(picture: RunPicture, step: StepRow) -> tuple[str, str, str, tup
         f"Job of run `{ids.run_text(picture.run.id)}`; attempts: {step.attempt} of {step.max_attempts}.",
         "",
     ]
-    error = picture.bodies.get(step.error_ref or 0)
     if step.state != "succeeded" and step.reason:
         lines += [f"Reason: `{clean_text(step.reason, 100).replace('`', '')}`", ""]
     if step.state != "succeeded" and (message := describe_error(error)):
         lines += [_quote(message), ""]
-    listed = read_annotations(picture.bodies.get(step.output_ref or 0)) or read_annotations(error)
+    listed = read_annotations(output) or read_annotations(error)
     if len(listed) > ANNOTATIONS_MAX:
         lines.append(f"{len(listed) - ANNOTATIONS_MAX} more annotations are not shown.")
     return conclusion, title, "\n".join(lines)[:SUMMARY_CHARS_MAX], listed[:ANNOTATIONS_MAX]
-
-
-def wanted_payloads(run: RunRow, steps: Iterable[StepRow]) -> set[int]:
-    """The references of the payloads that a report shows."""
-    refs = {step.error_ref for step in steps if step.state in CLOSED_STEP}
-    refs |= {step.output_ref for step in steps if step.state in CLOSED_STEP and step.kind == "work"}
-    return {ref for ref in (*refs, run.error_ref) if ref is not None}

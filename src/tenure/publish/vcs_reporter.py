@@ -28,7 +28,7 @@ from tenure import clock, ids
 from tenure.errors import TenureError
 from tenure.kernel.commands import Context, MarkReported
 from tenure.kernel.feed import decode_feed_lines
-from tenure.kernel.run_rows import AttemptRow, PayloadRow, RunRow, RunSpecRow, StepRow
+from tenure.kernel.run_rows import CLOSED_STEP, AttemptRow, RunRow, RunSpecRow, StepRow
 from tenure.kernel.server_rows import VcsCheckRow, VcsReportRow
 from tenure.logs import get_logger
 from tenure.orchestrator.core import Orchestrator
@@ -41,14 +41,16 @@ from tenure.publish.check_states import (
     CheckState,
     RunPicture,
     StatusState,
-    build_checks,
+    build_job_check,
+    build_run_check,
     build_status,
+    choose_jobs,
+    find_begins,
     make_subject,
-    wanted_payloads,
 )
 from tenure.publish.github_checks import GitHubChecks, ReportPostponed, ReportRefused, read_id
 from tenure.publish.vcs_settings import VcsInstallation, VcsSettings
-from tenure.reads.payloads import decode_payload
+from tenure.reads.payloads import read_payload
 from tenure.shapes.reports import VcsTarget
 from tenure.store.feed import FeedRepository
 from tenure.store.transactions import read_first, read_rows
@@ -298,7 +300,7 @@ class VcsReporter:
             )
         self._check_limit(place.installation)
         checks = await self._reports.checks(run.id)
-        picture = await self._draw(run, target, checks)
+        picture = await self._draw(run, target)
         writer = _CheckWriter(
             hold, GitHubChecks(self._settings.app, place.installation, target, hold.deadline), checks
         )
@@ -319,37 +321,48 @@ class VcsReporter:
         if left > 0:
             raise ReportPostponed("the installation's rate limit is used up", seconds=left, limited=True)
 
-    async def _draw(self, run: RunRow, target: VcsTarget, checks: dict[str, VcsCheckRow]) -> RunPicture:
+    async def _draw(self, run: RunRow, target: VcsTarget) -> RunPicture:
         """Read what the report shows. The run was read first, so its steps are at least as new."""
         steps = await read_rows(self._store, StepRow, "steps_of", run.id)
         attempts = await read_rows(self._store, AttemptRow, "attempts_of", run.id)
-        fresh = [step for step in steps if not _is_complete(checks.get(f"{JOB_PREFIX}{step.name}"))]
-        refs = sorted(wanted_payloads(run, fresh))
-        rows: list[PayloadRow] = (
-            await self._store.read("load_payloads", rows=[(run.id, ref) for ref in refs]) if refs else []
-        )
         link = None if self._public_url is None else f"{self._public_url}/runs/{ids.run_text(run.id)}/page"
         return RunPicture(
             run=run,
             target=target,
-            steps=steps,
-            attempts=attempts,
-            bodies={row.ref: decode_payload(row.body) for row in rows},
+            jobs=choose_jobs(steps),
+            begun=find_begins(attempts),
+            error=await read_payload(self._store, run.id, run.error_ref),
             details_url=link,
         )
 
     async def _write(self, writer: _CheckWriter, picture: RunPicture, place: VcsInstallation) -> None:
-        states = build_checks(picture)
+        """Write the run's own check first while it runs, and last when it has ended, so that it completes the list."""
         status = build_status(picture) if place.statuses else None
-        if status is not None and not picture.is_final:
-            await self._write_status(writer, status)
-        for state in states:
-            await writer.write(state)
         if not picture.is_final:
+            if status is not None:
+                await self._write_status(writer, status)
+            await writer.write(build_run_check(picture))
+            for step in picture.jobs:
+                await self._write_job(writer, picture, step)
             return
+        for step in picture.jobs:
+            await self._write_job(writer, picture, step)
+        await writer.write(build_run_check(picture))
         if status is not None:
             await self._write_status(writer, status)
+        states = [*(build_job_check(picture, step) for step in picture.jobs), build_run_check(picture)]
         await writer.read_back(states, status)
+
+    async def _write_job(self, writer: _CheckWriter, picture: RunPicture, step: StepRow) -> None:
+        """Write one job. Its payloads are read one job at a time, because a run may have many."""
+        if writer.is_complete(f"{JOB_PREFIX}{step.name}"):
+            return
+        output = error = None
+        if step.state in CLOSED_STEP:
+            output = await read_payload(self._store, step.run_id, step.output_ref)
+            error = await read_payload(self._store, step.run_id, step.error_ref)
+        await writer.write(build_job_check(picture, step, output, error))
+        await asyncio.sleep(0)  # a run with many jobs must not hold the event loop
 
     async def _write_status(self, writer: _CheckWriter, status: StatusState) -> None:
         # A newer run of the same subject has the same context: an older run must not overwrite its status.
@@ -372,6 +385,10 @@ class _CheckWriter:
         self.hold = hold
         self._api = api
         self._known = known
+
+    def is_complete(self, part: str) -> bool:
+        """Whether the final state of a check was written."""
+        return _is_complete(self._known.get(part))
 
     async def _record(self, part: str, check_id: int | None, phase: int, digest: bytes) -> None:
         row = VcsCheckRow(self.hold.row.run_id, part, check_id, phase, digest)
