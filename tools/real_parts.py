@@ -39,6 +39,7 @@ REAL_PARTS = {
     "tenure.server.http_server:serving": ("http", "server"),
     "tests.server.test_openapi:server_process": ("http", "server"),
     "tests.cli.test_serve:served": ("http", "server"),
+    "tenure.systems.stage:Stage.connect": ("http", "server"),
     "tenure.testing.doubles.github": ("service", "GitHub double"),
     "tenure.testing.doubles.slack": ("service", "Slack double"),
     "tenure.testing.doubles.servicenow": ("service", "ServiceNow double"),
