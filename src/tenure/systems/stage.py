@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import httpx
 import msgspec
@@ -128,12 +128,17 @@ class Stage:
     def missing(self) -> list[str]:
         return [part for part in self._parts if part not in self._happened]
 
+    @overload
     async def until(
-        self,
-        what: str,
-        look: Callable[[], Found | Awaitable[Found | None] | None],
-        seconds: float = STUCK_SECONDS,
-    ) -> Found:
+        self, what: str, look: Callable[[], Awaitable[Found | None]], seconds: float = STUCK_SECONDS
+    ) -> Found: ...
+
+    @overload
+    async def until(
+        self, what: str, look: Callable[[], Found | None], seconds: float = STUCK_SECONDS
+    ) -> Found: ...
+
+    async def until(self, what: str, look: Callable[[], Any], seconds: float = STUCK_SECONDS) -> Any:
         """Look again and again until there is something."""
         end = time.monotonic() + seconds
         while True:
