@@ -35,7 +35,7 @@ from tenure.ci.failure_rules import (
 from tenure.ci.job import CiJob, JobService
 from tenure.ci.junit import ReportProblem, join_reports, read_junit
 from tenure.ci_runner.job_host import JobHost
-from tenure.ci_runner.job_log import JobLog
+from tenure.ci_runner.job_output import JobOutput
 from tenure.ci_runner.job_storage import JobStorage
 from tenure.ci_runner.object_mirror import GitFailed, checkout_script
 from tenure.ci_runner.secret_masker import SECRET_BYTES_MIN
@@ -135,7 +135,7 @@ class JobAttempt:
         self._canceled = False
         self._lost = False
         self._exceeded: UsageExceeded | None = None
-        self._log = JobLog(storage, job.limits.log_bytes)
+        self._log = JobOutput(storage, job.limits.log_bytes)
         self._phase: Phase = "checkout"
         self._phase_began = time.monotonic()
         self._phases: dict[str, float] = {}
