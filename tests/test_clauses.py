@@ -19,6 +19,7 @@ def run_in_copy(tmp_path: Path) -> RunInCopy:
     for name in (
         "tools/clauses.py",
         "tools/real_parts.py",
+        "tools/chromium.py",
         "tools/postgres_server.py",
         "tools/s3_server.py",
         "tools/server_supervisor.py",

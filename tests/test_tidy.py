@@ -232,6 +232,12 @@ OTHER_FILES = {
     "src/tenure/cli/dev/demo.py": "a temporary folder, which tempfile makes 0700",
     "src/tenure/commands/launcher.py": "files of /proc; it imports nothing of Tenure",
     "src/tenure/runner_conformance/suite.py": "a temporary folder, which tempfile makes 0700",
+    "src/tenure/sandbox/agent.py": "files of /proc; it imports nothing of Tenure",
+    "src/tenure/sandbox/bubblewrap.py": "the files of /etc that every user of a sandbox reads",
+    "src/tenure/sandbox/isolation.py": "a temporary folder, which tempfile makes 0700",
+    "src/tenure/sandbox/network_proxy.py": "a folder with a socket, which the user of a sandbox reads",
+    "src/tenure/sandbox/sandbox.py": "folders that belong to the user of a sandbox; files of /proc",
+    "src/tenure/sandbox/usage_limits.py": "cgroups and files of /proc",
     "src/tenure/testing/lab.py": "a temporary folder, which tempfile makes 0700",
 }
 """Other modules that create files and folders: path -> reason."""

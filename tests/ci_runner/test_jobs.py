@@ -156,7 +156,7 @@ async def test_real_failures_get_codes_by_rules_and_the_retry_rules_act_on_them(
             2,
         ),
         "no such commit": ({"checkout": {"commit": "0" * 40}}, "CHECKOUT_FAILED", 1),
-        "no such server": ({"checkout": {"url": "file:///nowhere/x"}}, "NETWORK_GIT", 2),
+        "no such server": ({"checkout": {"url": "/nowhere/x"}}, "NETWORK_GIT", 2),
         "service": ({"services": [{"name": "db", "run": "exit 9", "ready": "false"}]}, "SERVICE_FAILED", 1),
     }
     async with ci_stage(url, tmp_path, files=files, slots=4) as stage:

@@ -69,7 +69,7 @@ class JobFailure(msgspec.Struct, frozen=True, kw_only=True):
             return ""
 
 
-class FailureRule(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltInRule(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     exit_codes: tuple[int, ...] = ()
     signals: tuple[str, ...] = ()
@@ -79,81 +79,81 @@ class FailureRule(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a report with failed tests is needed."""
 
 
-BUILT_IN: tuple[FailureRule, ...] = (
+BUILT_IN: tuple[BuiltInRule, ...] = (
     # ------------------------------------------------------------------------------- the machine
-    FailureRule(code=DISK_EXCEEDED, signals=("SIGXFSZ",)),
-    FailureRule(
+    BuiltInRule(code=DISK_EXCEEDED, signals=("SIGXFSZ",)),
+    BuiltInRule(
         code=PROCESSES_EXCEEDED,
         output=r"Cannot fork|fork: (retry: )?Resource temporarily unavailable|can't start new thread|pthread_create failed"
         r"|unable to create (new )?native thread",
     ),
-    FailureRule(
+    BuiltInRule(
         code="INFRA_DISK_FULL", output=r"No space left on device|ENOSPC|Disk quota exceeded|disk I/O error"
     ),
-    FailureRule(
+    BuiltInRule(
         code="INFRA_OUT_OF_MEMORY",
         output=r"Cannot allocate memory|std::bad_alloc|java\.lang\.OutOfMemoryError|JavaScript heap out of memory"
         r"|fatal error: runtime: out of memory|internal compiler error: Killed|^MemoryError|memory allocation of \d+ bytes failed"
         r"|virtual memory exhausted",
     ),
-    FailureRule(code="INFRA_OUT_OF_MEMORY", signals=("SIGKILL",)),
-    FailureRule(
+    BuiltInRule(code="INFRA_OUT_OF_MEMORY", signals=("SIGKILL",)),
+    BuiltInRule(
         code="INFRA_SIGNAL", signals=("SIGBUS", "SIGPWR", "SIGHUP")
     ),  # the file system or the machine failed under the job
     # ------------------------------------------------------------------------------- networks
-    FailureRule(
+    BuiltInRule(
         code="NETWORK_GIT",
         phases=("checkout",),
         output=r"Could not resolve host|Connection (timed out|refused|reset)|early EOF|RPC failed|unexpected disconnect"
         r"|The remote end hung up|gnutls_handshake|SSL_ERROR|Operation timed out|HTTP 5\d\d|returned error: 5\d\d|Connection closed by",
     ),
-    FailureRule(
+    BuiltInRule(
         code="REGISTRY_FETCH_PIP",
         output=r"ReadTimeoutError|NewConnectionError|Failed to establish a new connection|pip\._vendor\.urllib3\.exceptions"
         r"|ConnectTimeoutError|ProtocolError\('Connection|Could not fetch URL|IncompleteRead\(",
     ),
-    FailureRule(
+    BuiltInRule(
         code="REGISTRY_FETCH_NPM",
         output=r"npm (ERR!|error) (code|errno) (ECONNRESET|ETIMEDOUT|EAI_AGAIN|ENOTFOUND|ECONNREFUSED|E5\d\d|ERR_SOCKET_TIMEOUT)"
         r"|npm (ERR!|error) network|ERR_PNPM_FETCH_5|An unexpected error occurred: .https?://",
     ),
-    FailureRule(
+    BuiltInRule(
         code="REGISTRY_FETCH_APT",
         output=r"^E: Failed to fetch|^E: Unable to fetch some archives|Temporary failure resolving|Hash Sum mismatch",
     ),
-    FailureRule(
+    BuiltInRule(
         code="REGISTRY_FETCH_IMAGE",
         output=r"toomanyrequests|error pulling image|manifest unknown: i/o timeout|failed to (pull|fetch) .{0,200}(timeout|EOF|50\d)",
     ),
-    FailureRule(
+    BuiltInRule(
         code="REGISTRY_FETCH_PACKAGE",
         output=r"Could not transfer artifact|Could not GET .https?:|spurious network error|failed to download from .https?:"
         r"|dial tcp .{0,100}(i/o timeout|connection refused)|proxyconnect tcp",
     ),
-    FailureRule(
+    BuiltInRule(
         code="NETWORK_GIT",
         output=r"^fatal: unable to access|^fatal: Could not read from remote repository|^fatal: the remote end hung up"
         r"|^error: RPC failed|^fatal: early EOF",
     ),
-    FailureRule(
+    BuiltInRule(
         code="NETWORK_UNREACHABLE",
         output=r"Temporary failure in name resolution|Could not resolve host|Name or service not known|Network is unreachable"
         r"|Connection reset by peer|TLS handshake timeout|EAI_AGAIN|^curl: \((5|6|7|28|35|52|55|56)\)|ETIMEDOUT",
     ),
     # ------------------------------------------------------------------------------- the change itself
-    FailureRule(code=TEST_FAILURE, tests_failed=True),
-    FailureRule(
+    BuiltInRule(code=TEST_FAILURE, tests_failed=True),
+    BuiltInRule(
         code="COMPILE_ERROR",
         output=r"^\S{1,300}:\d+(:\d+)?: (fatal )?error: |^error(\[E\d{4}\])?: |^error TS\d+: |\): error (TS|CS)\d+: |^SyntaxError: "
         r"|^IndentationError: |\[ERROR\] COMPILATION ERROR|BUILD FAILED .{0,50}compile|^collect2: error: |undefined reference to "
         r"|^make(\[\d+\])?: \*\*\* .{0,200}\.o\] Error",
     ),
-    FailureRule(
+    BuiltInRule(
         code="LINT_VIOLATION",
         output=r"^Found \d+ errors?( in \d+ files?)?[. (]|would reformat|files? would be reformatted|\d+ problems? \(\d+ errors?"
         r"|^\S{1,300}:\d+:\d+: [A-Z]{1,4}\d{2,5} |clippy::|golangci-lint|Code style issues (found|were found)",
     ),
-    FailureRule(
+    BuiltInRule(
         code=TEST_FAILURE,
         output=r"^=+ .{0,200}\d+ failed|^FAILED \(|^FAILED \S|^--- FAIL: |^test result: FAILED|Tests: +\d+ failed|There (was|were) \d+ failures?"
         r"|^not ok \d+|Failures: [1-9]|^FAIL\b|tests? failed",

@@ -35,7 +35,7 @@ from tenure.ci.failure_rules import (
 from tenure.ci.job import CiJob, JobService
 from tenure.ci.junit import ReportProblem, join_reports, read_junit
 from tenure.ci_runner.job_host import JobHost
-from tenure.ci_runner.job_log import JobLog
+from tenure.ci_runner.job_output import JobOutput
 from tenure.ci_runner.job_storage import JobStorage
 from tenure.ci_runner.object_mirror import GitFailed, checkout_script
 from tenure.ci_runner.secret_masker import SECRET_BYTES_MIN
@@ -43,6 +43,7 @@ from tenure.ci_runner.workspace_files import GlobSet, WorkspaceProblem, find_fil
 from tenure.errors import TenureError
 from tenure.limits import TEST_REPORT_BYTES_MAX
 from tenure.logs import get_logger
+from tenure.private_files import make_folder, write_file
 from tenure.sandbox.bubblewrap import Mount
 from tenure.sandbox.network_proxy import parse_hosts, serving_proxy
 from tenure.sandbox.sandbox import (
@@ -135,7 +136,7 @@ class JobAttempt:
         self._canceled = False
         self._lost = False
         self._exceeded: UsageExceeded | None = None
-        self._log = JobLog(storage, job.limits.log_bytes)
+        self._log = JobOutput(storage, job.limits.log_bytes)
         self._phase: Phase = "checkout"
         self._phase_began = time.monotonic()
         self._phases: dict[str, float] = {}
@@ -290,7 +291,7 @@ class JobAttempt:
             hosts = parse_hosts(job.network)
         except ValueError as wrong:
             raise _JobFailed("JOB_INVALID", str(wrong)) from None
-        self._top.mkdir(mode=0o700)
+        make_folder(self._top)
         make_job_folders(self._folder, self._uid)
         await self._log.note(f"isolation: {self._host.isolation}")
         if job.secrets and not given:
@@ -388,7 +389,7 @@ class JobAttempt:
         listed = await self._interrupt(self._host.mirrors.list_files(mirror, self._job.checkout.commit))
         paths = [path for path in listed if globs.match(path)]
         names = self._folder / "incoming" / "paths"
-        await asyncio.to_thread(names.write_bytes, b"".join(os.fsencode(path) + b"\0" for path in paths))
+        await asyncio.to_thread(write_file, names, b"".join(os.fsencode(path) + b"\0" for path in paths))
         self._give(names)
         spec = self._spec(None, mirror)
         async with self._open(spec):
@@ -436,9 +437,7 @@ class JobAttempt:
 
     def _incoming(self, name: str) -> Path:
         """A folder that only the runner can reach."""
-        folder = self._top / name
-        folder.mkdir(mode=0o700)
-        return folder
+        return make_folder(self._top / name)
 
     async def _move_in(self, spec: SandboxSpec, folder: Path, to: str) -> None:
         """Law 2."""

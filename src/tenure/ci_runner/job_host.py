@@ -7,16 +7,16 @@ removed when the job ends.
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
 from tenure.ci_runner.object_mirror import GitSettings, ObjectMirrors
 from tenure.errors import TenureError
 from tenure.outbound.address_rules import AllowedNetworks
-from tenure.private_files import make_folder
+from tenure.private_files import append_file, make_folder
 from tenure.sandbox.bubblewrap import make_sandbox_files
 from tenure.sandbox.isolation import UID_BASE, Isolation
 from tenure.sandbox.usage_limits import UsageMeter
@@ -54,17 +54,17 @@ class JobHost:
         make_sandbox_files(self.files)
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._lock.close()
 
 
-def _lock_folder(folder: Path) -> int:
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _lock_folder(folder: Path) -> IO[bytes]:
+    held = append_file(folder / "lock")
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(handle)
+        held.close()
         raise TenureError(
             "INVALID_INPUT",
             f"another CI runner works in {folder}: give this one a folder of its own (--folder)",
         ) from None
-    return handle
+    return held

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from tenure.private_files import make_folder
+from tenure.private_files import append_file, make_folder
 
 FETCH_SECONDS_MAX = 600.0
 MESSAGE_BYTES_MAX = 4_000
@@ -155,12 +155,9 @@ class ObjectMirrors:
     @asynccontextmanager
     async def _lock(self, mirror: Path) -> AsyncIterator[None]:
         async with self._locks.setdefault(mirror, asyncio.Lock()):
-            handle = os.open(f"{mirror}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
+            with append_file(f"{mirror}.lock") as held:
+                await asyncio.to_thread(fcntl.flock, held, fcntl.LOCK_EX)
                 yield
-            finally:
-                os.close(handle)
 
 
 def _without_password(url: str) -> str:

@@ -95,15 +95,12 @@ def own_python() -> tuple[str, tuple[str, ...]]:
 
 
 def own_packages() -> tuple[str, ...]:
-    """The folders with this Tenure and the packages that it imports, for sandboxes that run a part of Tenure itself."""
-    folders = {
-        os.path.realpath(sys.prefix),
-        str(Path(__file__).resolve().parents[2]),
-        *(os.path.realpath(each) for each in sys.path if each and os.path.isdir(each)),
-    }
-    return tuple(
-        sorted(each for each in folders if each not in ("/", *SYSTEM_FOLDERS) and not _is_system(each))
-    )
+    """The folders with this Tenure and the packages that it imports, for sandboxes that run a part of Tenure itself. Other entries of
+    `sys.path`, such as the folder in which this process was started, are not for them."""
+    source = str(Path(__file__).resolve().parents[2])
+    named = {each for each in sys.path if os.path.basename(each) in ("site-packages", "dist-packages")}
+    folders = {source, *(os.path.realpath(each) for each in named if os.path.isdir(each))}
+    return tuple(sorted(each for each in folders if not _is_system(each)))
 
 
 def _is_system(path: str) -> bool:

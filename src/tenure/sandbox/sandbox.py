@@ -23,6 +23,7 @@ from typing import Any, Literal
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.futures import fail_future
 from tenure.logs import get_logger
 from tenure.sandbox.bubblewrap import (
     AGENT_FILE,
@@ -142,7 +143,7 @@ class Sandbox:
         number, self._next_id = self._next_id, self._next_id + 1
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._ended.is_set():
-            ended.set_exception(SandboxEnded())
+            fail_future(ended, SandboxEnded())
             return ended
         self._programs[number] = ended
         self._send({"id": number, **msgspec.to_builtins(command)})
@@ -174,12 +175,9 @@ class Sandbox:
                 for line in lines:
                     self._handle(_decode_answer(line))
         self._ended.set()
-        if not self._ready.done():
-            self._ready.set_exception(SandboxEnded())
+        fail_future(self._ready, SandboxEnded())
         for ended in self._programs.values():
-            if not ended.done():
-                ended.set_exception(SandboxEnded())
-                ended.exception()  # it may have no reader
+            fail_future(ended, SandboxEnded())
         self._programs.clear()
 
     def _handle(self, answer: _Answer) -> None:

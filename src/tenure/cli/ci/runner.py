@@ -96,7 +96,7 @@ def runner(
         typer.Option(
             "--reach",
             metavar="NETWORK",
-            help="A private network that jobs may reach if they name its hosts: 10.1.0.0/16.",
+            help="A private network that jobs may reach if they name its hosts: fd12:3456::/32.",
         ),
     ] = None,
     uid_base: Annotated[

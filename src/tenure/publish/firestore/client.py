@@ -59,7 +59,7 @@ class ServiceAccountKey(msgspec.Struct, frozen=True):
     token_uri: str = "https://oauth2.googleapis.com/token"
 
 
-class StoredDocument(msgspec.Struct, frozen=True):
+class MirroredDocument(msgspec.Struct, frozen=True):
     path: str
     fields: dict[str, Any]
     """In typed JSON."""
@@ -67,7 +67,7 @@ class StoredDocument(msgspec.Struct, frozen=True):
 
 
 class FirestoreRead(msgspec.Struct, frozen=True):
-    found: dict[str, StoredDocument]
+    found: dict[str, MirroredDocument]
     """By path."""
     read_at: datetime
     """By Firestore's clock."""
@@ -119,7 +119,7 @@ class FirestoreClient:
 
     async def list_page(
         self, collection: str, mask: Iterable[str], page: str = ""
-    ) -> tuple[list[StoredDocument], str]:
+    ) -> tuple[list[MirroredDocument], str]:
         """A page of a collection with some of its fields, and the token of the next page."""
         given = [("pageSize", str(LIST_PAGE)), *(("mask.fieldPaths", name) for name in mask)]
         query = urlencode([*given, ("pageToken", page)] if page else given)
@@ -135,9 +135,9 @@ class FirestoreClient:
     def delete(self, path: str) -> dict[str, Any]:
         return {"delete": self.name(path)}
 
-    def _stored(self, row: dict[str, Any]) -> StoredDocument:
+    def _stored(self, row: dict[str, Any]) -> MirroredDocument:
         path = str(row["name"]).partition("/documents/")[2]
-        return StoredDocument(path, row.get("fields", {}), str(row.get("updateTime", "")))
+        return MirroredDocument(path, row.get("fields", {}), str(row.get("updateTime", "")))
 
     # ---------------------------------------------------------------------------------------------- requests
 

@@ -23,7 +23,7 @@ log = get_logger(__name__)
 READ_BYTES = 256 * 1024
 
 
-class JobLog:
+class JobOutput:
     def __init__(self, storage: JobStorage, bytes_max: int) -> None:
         self._storage = storage
         self._bytes_max = bytes_max
