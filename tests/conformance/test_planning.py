@@ -55,7 +55,7 @@ async def test_a_repeated_plan_changes_nothing(place: Place) -> None:
 
 
 def test_a_long_plan_is_decided_off_the_event_loop() -> None:
-    lease = {"run_id": 1, "idx": PLAN_IDX, "n": 1, "seq": 1}
+    lease: dict[str, Any] = {"run_id": 1, "idx": PLAN_IDX, "n": 1, "seq": 1}
     for steps, long in ((LONG, True), (1, False)):
         command = c.Complete(**lease, plan=tuple(c.StepSpec(name=f"s{i}") for i in range(steps)))
         assert PendingCommand(command, None, 0.0, None).long is long

@@ -17,7 +17,8 @@ KEY = b"k" * 32
 
 
 def job(name: str = "test", *needs: str, **how: Any) -> c.StepSpec:
-    return c.StepSpec(**{"name": name, "needs": needs, "reuse": REUSE, "input": b"{}"} | how)
+    given: dict[str, Any] = {"name": name, "needs": needs, "reuse": REUSE, "input": b"{}"}
+    return c.StepSpec(**given | how)
 
 
 def story_of(*plan: c.StepSpec, **how: Any) -> Story:

@@ -101,7 +101,7 @@ BUGS: dict[str, Bug] = {
                 "if attempt is None:",
             ),
         ),
-        23,
+        24,
     ),
     "expired-lease": Bug(
         "a message is accepted after its lease has expired",
@@ -109,7 +109,7 @@ BUGS: dict[str, Bug] = {
             Change(leases.require_lease, " or attempt.expires_at <= d.now:", ":"),
             Change(checkpoints.write_checkpoint, " or attempt.expires_at <= d.now:", ":"),
         ),
-        23,
+        24,
     ),
     "checkpoint-after-lease": Bug(
         "a checkpoint is accepted after its lease has ended",
@@ -368,7 +368,7 @@ BUGS: dict[str, Bug] = {
     "result-without-its-maker": Bug(
         "a step with an earlier result does not name the step that made it",
         (Change(resolutions._resolve, "step.reused_run, step.reused_step = made.reused", "pass"),),
-        0,
+        47,
     ),
     "reused-while-at-work": Bug(
         "a step that waits for a retry takes an earlier result",
@@ -380,7 +380,7 @@ BUGS: dict[str, Bug] = {
             ),
             Change(resolutions._resolve, 'step = d.move(step, "reuse")', 'step.state = "succeeded"'),
         ),
-        0,
+        47,
     ),
     "skipped-and-handed-out": Bug(
         "a step whose condition is false can be claimed",
@@ -390,7 +390,7 @@ BUGS: dict[str, Bug] = {
     "input-of-the-last-try": Bug(
         "a retried step gets the input of its previous attempt",
         (Change(ready_steps.make_ready, 'if step.resolution == "each":', "if False:"),),
-        33,
+        184,
     ),
     "input-never-made": Bug(
         "the input of a step is never resolved",

@@ -1,6 +1,6 @@
 """Creation of runs.
 Laws:
-1. A run with a plan passes through `planning` in the commit that creates it. A run with a plan step stays there (`planning`).
+1. A run with a plan passes through `planning` in the commit that creates it. A run with a plan step stays there (`plan_completion`).
 2. The same id with the same idempotency key is the same request; nothing is created twice.
 """
 

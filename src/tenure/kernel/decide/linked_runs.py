@@ -14,7 +14,7 @@ from tenure.kernel.costs import Cost
 from tenure.kernel.decide import leases
 from tenure.kernel.decide.budget import budget_left, sum_in_run_currency
 from tenure.kernel.decide.checkpoints import write_checkpoint
-from tenure.kernel.decide.planning import complete_plan
+from tenure.kernel.decide.plan_completion import complete_plan
 from tenure.kernel.decide.plans import check_new_plan
 from tenure.kernel.decide.validation import check_command
 from tenure.kernel.draft import Decision, Draft, check_payload_size
