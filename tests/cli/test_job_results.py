@@ -43,7 +43,7 @@ def test_what_a_job_stored_is_shown(tenure: Tenure, tmp_path: Path) -> None:
     assert tenure("runs", "logs", run, "--step", "build", "--tail", "2", *mine).out == "two\nthree\n"
     assert tenure("runs", "logs", run, "--step", "build", "--follow", *mine).out == "one\ntwo\nthree\n"
     assert tenure("runs", "logs", run, "--step", "build", "--attempt", "9", *mine).err.startswith(
-        "LOG_NOT_FOUND"
+        "error LOG_NOT_FOUND"
     )
     assert tenure("runs", "logs", run, *mine).out == ""
     assert tenure("runs", "logs", run, "--tail", "2", *mine).code == 2

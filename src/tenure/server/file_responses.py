@@ -19,6 +19,14 @@ from tenure.errors import TenureError
 from tenure.reads.file_stream import StoredFile, stream_file
 from tenure.server.request import ApiRequest
 
+
+class FileStream(Stream):
+    """A stream with the file's own type. (The framework would prefer the type that its route declares.)"""
+
+    def to_asgi_response(self, *args: Any, **how: Any) -> Any:
+        return super().to_asgi_response(*args, **{**how, "media_type": self.media_type})
+
+
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -41,7 +49,7 @@ def send_file(
             sent["Content-Range"] = f"bytes {first}-{last}/{file.size}"
     sent["Content-Length"] = str(last - first + 1)
     pieces = stream_file(request.server.engine.artifacts, file, first, last)
-    return Stream(pieces, status_code=status, headers=sent, media_type=media_type)
+    return FileStream(pieces, status_code=status, headers=sent, media_type=media_type)
 
 
 def parse_range(text: str | None, size: int) -> tuple[int, int] | None:
