@@ -22,6 +22,8 @@ from tests.publish.stage import (
     work,
 )
 
+pytestmark = pytest.mark.guard_seconds(180)
+
 SEED = Path(__file__).parents[2] / "docs" / "spec" / "seeds" / "agent-runs-uk.md"
 ERROR = re.compile(r"[A-Z_]+: .+")
 

@@ -29,6 +29,8 @@ from tests.publish.storage_gate import StorageGate
 from tests.server.stage import Site, problem, site
 from tools.s3_server import PrivateS3
 
+pytestmark = pytest.mark.guard_seconds(180)
+
 PLAN = [{"name": "load-context"}, {"name": "finalize"}]
 
 
