@@ -73,7 +73,7 @@ async def test_code_that_does_not_match_parks_the_run(place: Place) -> None:
 
 async def test_a_paused_run_gets_no_new_lease_and_its_deadline_keeps_running(place: Place) -> None:
     async with World(place) as w:
-        run = await w.create(plan=[step("one"), step("two", "one")])
+        run = await w.create(profile="agent-runs", plan=[step("one"), step("two", "one")])
         lease = await w.claim()
         assert await w.tell(c.Pause, run) == {"paused": True, "again": False}
         assert await w.tell(c.Pause, run) == {"paused": True, "again": True}

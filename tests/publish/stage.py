@@ -73,7 +73,7 @@ async def read_json(place: str, path: str) -> Any:
     return None if found is None else msgspec.json.decode(found.body)
 
 
-async def until(look: Callable[[], Awaitable[Any]], limit: float = 45.0) -> Any:
+async def until(look: Callable[[], Awaitable[Any]], limit: float = 100.0) -> Any:
     """What `look` answers as soon as it is true."""
     async with asyncio.timeout(limit):
         while not (found := await look()):  # noqa: ASYNC110 - what it looks at lies outside of this process

@@ -26,6 +26,8 @@ from tests.publish.stage import (
 from tests.publish.storage_gate import StorageGate
 from tools.s3_server import PrivateS3
 
+pytestmark = pytest.mark.guard_seconds(180)
+
 PLAN = [{"name": "load-context"}, {"name": "finalize"}]
 STATES = [("requested", 0), ("queued", 0), ("running", 0), ("running", 1), ("completed", 2)]
 

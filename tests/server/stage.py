@@ -103,13 +103,16 @@ async def site(
     connectors: Iterable[Connector] = (),
     policy: str | None = None,
     publish: str | None = None,
+    queue: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[Site]:
     """A server on an empty database. With `connectors`, runs can act, under acme's `policy`. Answers to hooks wait for
     their run, even on a busy machine."""
     settings.setdefault("hook_answer_seconds", 60)
     async with AsyncExitStack() as stack:
-        engine = await stack.enter_async_context(Engine(url, connectors=connectors, publish=publish))
+        engine = await stack.enter_async_context(
+            Engine(url, connectors=connectors, publish=publish, queue=queue)
+        )
         service, address = await stack.enter_async_context(serving(engine, Settings(port=0, **settings)))
         async with AsyncExitStack() as callers:
             made = Site(engine, service, address, callers)

@@ -16,6 +16,8 @@ from tests.publish.stage import AGENT, archivist, await_status, read_json, until
 from tests.server.stage import Site, site
 from tools.chromium import ARGUMENTS, Chromium
 
+pytestmark = pytest.mark.guard_seconds(180)
+
 PLAN = [{"name": "load-context"}, {"name": "finalize"}]
 MESSAGES = Path(tenure.__file__).parent / "status_server" / "page" / "messages"
 
@@ -64,7 +66,7 @@ class Tab:
         return text in await self.page.inner_text(selector)
 
     async def wait(self, selector: str) -> None:
-        await self.page.wait_for_selector(selector, state="attached", timeout=45_000)
+        await self.page.wait_for_selector(selector, state="attached", timeout=100_000)
 
 
 @asynccontextmanager

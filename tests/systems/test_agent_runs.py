@@ -13,9 +13,7 @@ from tenure.systems.agent_runs import PARTS
 
 
 @pytest.mark.clause("AGR-12")
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_every_part_of_the_story_happens(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    database = [] if kind == "sqlite" else ["--db", str(request.getfixturevalue("migrated_dsn"))]
+def test_every_part_of_the_story_happens(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -27,7 +25,6 @@ def test_every_part_of_the_story_happens(kind: str, request: pytest.FixtureReque
             "--json",
             "--folder",
             tmp_path / "up",
-            *database,
         ],
         check=False,
         capture_output=True,
