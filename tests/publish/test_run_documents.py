@@ -99,7 +99,7 @@ async def test_the_total_is_the_plans_from_the_start(
         assert to_builtins(await read_status_document(engine.store, glance, "completed")) == last
 
 
-@pytest.mark.clause("AGR-09", "AGR-10")
+@pytest.mark.clause("AGR-09")
 async def test_a_run_fails_after_its_retries_with_a_code_and_a_text(
     sqlite_url: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

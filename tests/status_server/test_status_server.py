@@ -89,7 +89,7 @@ async def test_reads_are_what_was_published_and_nothing_else(sqlite_url: str, pl
                 assert (await client.get(f"/runs/{run}/status")).json()["status"] == "completed"
 
 
-@pytest.mark.clause("AGR-14", "AGR-07")
+@pytest.mark.clause("AGR-14")
 async def test_a_stream_has_the_documents_events_and_never_runs_ahead(sqlite_url: str, bucket: str) -> None:
     async with site(sqlite_url, publish=bucket) as s:
         key = await s.key("viewer")
