@@ -44,6 +44,7 @@ REAL_PARTS = {
     "tenure.testing.doubles.slack": ("service", "Slack double"),
     "tenure.testing.doubles.servicenow": ("service", "ServiceNow double"),
     "tenure.testing.doubles.firestore": ("service", "Firestore double"),
+    "tests.publish.test_firestore:emulator": ("service", "Google's emulator"),
     "tools.s3_server": ("service", "S3"),
     "tools.nats_server": ("service", "NATS"),
     "tools.git_server": ("service", "git"),

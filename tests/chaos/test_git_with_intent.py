@@ -130,3 +130,44 @@ async def test_a_restart_does_not_change_a_run_that_waits_for_a_person(url: str,
             await engine.approve(run.id, approver="user:ann")
             await engine.see_end(run.id)
         assert flows.notes(folder) == ["first", "alive", "last"]
+
+
+@pytest.mark.clause("GWI-17", "GWI-18")
+async def test_after_a_kill_steps_are_skipped_or_repeated_and_their_checkpoints_have_all_fields(
+    url: str, folder: str
+) -> None:
+    async with watching(url) as engine, struck_worker(url, folder) as owner:
+        run = await engine.start(flows.intent_resuming, folder, False)
+        await until(lambda: "at gate" in flows.notes(folder), "the step")
+        owner.strike("crash")
+        with WorkerProcess(url, name="mainland"):
+            await until(lambda: flows.notes(folder).count("at gate") == 2, "the second try")
+            flows.open_gate(folder, "gate")
+            await engine.see_end(run.id)
+        assert await run.result() == "patch 7 1 tested", "the cached output of the first try was used"
+        assert flows.notes(folder).count("generated") == 1, "a resumable step is skipped"
+        assert flows.notes(folder).count("tested") == 2, "an idempotent step is replayed"
+        found = await engine.runs.document(run.id, "git-with-intent", "checkpoints")
+        first, second = [one for one in found if one.agent in ("coder", "tester")]
+        assert (first.step_id, first.agent, first.status) == ("generate", "coder", "completed")
+        assert (first.input, first.output, first.error) == ({"args": [folder, 7]}, "patch 7 1", None)
+        assert (first.resumable, first.idempotent) == (True, True)
+        assert (second.resumable, second.idempotent) == (False, True)
+        assert first.tokens_used is not None
+        assert (first.tokens_used.input, first.tokens_used.output) == (1200, 340)
+        assert first.duration_ms is not None
+        assert first.timestamp <= second.timestamp
+
+
+@pytest.mark.clause("GWI-18")
+async def test_after_a_kill_a_step_that_can_be_neither_skipped_nor_repeated_fails_the_run(
+    url: str, folder: str
+) -> None:
+    async with watching(url) as engine, struck_worker(url, folder) as owner:
+        run = await engine.start(flows.intent_resuming, folder, True)
+        await until(lambda: "at gate" in flows.notes(folder), "the step")
+        owner.strike("crash")
+        with WorkerProcess(url, name="mainland"):
+            await engine.see_end(run.id, "failed")
+        assert (await engine.get(run.id)).reason == "RUN_RESUME_FAILED"
+        assert flows.notes(folder).count("published") == 1

@@ -442,7 +442,6 @@ def test_ids_hold_the_tenant_and_cannot_be_confused() -> None:
         assert 0 < len(made.encode()) <= 1_500
 
 
-@pytest.mark.clause("GWI-25")
 def test_the_index_file_is_that_of_section_6_3() -> None:
     section = SEED.read_text().split("### 6.3 Indexes")[1].split("```")[1].removeprefix("yaml")
     documented = [

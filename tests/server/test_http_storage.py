@@ -71,7 +71,6 @@ async def test_a_line_is_stored_while_the_job_goes_on(url: str) -> None:
         await log.close_log()
 
 
-@pytest.mark.clause("DCI-23")
 async def test_artifacts_go_from_job_to_job(url: str, tmp_path: Path) -> None:
     async with site(url) as s, connected(s) as (proxy, connection):
         run = await start(s, step("build"), step("test", "build"))

@@ -221,7 +221,6 @@ async def test_files_of_jobs_are_stored_in_a_bucket(
 # ----------------------------------------------------------------------------------------------- artifacts
 
 
-@pytest.mark.clause("DCI-23")
 async def test_an_artifact_in_parts_is_visible_when_it_is_complete(url: str, artifacts: Path) -> None:
     async with site(url) as s:
         run = await start(s)
@@ -255,7 +254,6 @@ async def test_an_artifact_in_parts_is_visible_when_it_is_complete(url: str, art
         assert await acme(s).runs.read_artifact(run, "dist") == one + two
 
 
-@pytest.mark.clause("DCI-23")
 async def test_a_fenced_out_attempt_changes_nothing_that_was_accepted(url: str) -> None:
     async with site(url) as s:
         run = await start(s)

@@ -646,6 +646,38 @@ async def intent(folder: str) -> str:
     return "done"
 
 
+@tenure.step(agent="coder")
+async def generate(folder: str, issue: int) -> str:
+    """A resumable step, as an agent makes it."""
+    note(folder, "generated")
+    tenure.report_cost("acme", "large", tokens_in=1200, tokens_out=340)
+    return f"patch {issue} {notes(folder).count('generated')}"
+
+
+@tenure.step(agent="tester", resumable=False)
+async def check_patch(folder: str, patch: str) -> str:
+    """A step that is repeated after a crash."""
+    note(folder, "tested")
+    return f"{patch} tested"
+
+
+@tenure.step(agent="publisher", resumable=False, idempotent=False)
+async def publish_patch(folder: str) -> None:
+    """A step that may be neither skipped nor repeated."""
+    note(folder, "published")
+
+
+@tenure.workflow(lease="3s", profile="git-with-intent")
+async def intent_resuming(folder: str, risky: bool) -> str:
+    """A run with a step of each kind before its gate."""
+    patch = await generate(folder, 7)
+    tested = await check_patch(folder, patch)
+    if risky:
+        await publish_patch(folder)
+    await wait_at(folder, "gate")
+    return tested
+
+
 @tenure.workflow(lease="3s", profile="git-with-intent")
 async def intent_without_checkpoint(folder: str) -> str:
     """`intent` without a checkpoint to resume from."""
