@@ -149,6 +149,10 @@ async def test_a_commit_is_undone_by_moving_its_branch_back_or_by_a_revert(
     assert await driver.reverse(protected)
     assert github.git.files(REPO, "main") == {"src/app.py": "print('broken')\n", "old.txt": "old"}
     assert len(github.git.log(REPO, "main")) == 3, "the history stays"
+    github.git.repositories[REPO].protected.clear()
+    default = await driver.do_and_get_reversal("commit.create", MAIN, {**fields, "base": base_of(github)})
+    assert default is not None
+    assert default.operation == "commit.revert", "that of the default branch, too"
 
 
 async def test_a_pull_request_is_opened_for_exactly_the_approved_diff(

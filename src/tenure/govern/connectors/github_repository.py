@@ -6,8 +6,8 @@ Laws:
 2. A pull request is opened, reviewed and merged at one head commit. What is opened or merged must have the diff digest of the action:
    the digest of the base commit and of every changed file (`diff_digest`). So an approval is for exactly that diff.
 3. What GitHub has no key for is found by a marker: a trailer of a commit message, or a hidden comment at the end of a body.
-4. A commit is undone only while its branch still ends with it: by moving the branch back, or on a protected branch by a commit that
-   restores the files. A merge is undone by a pull request that reverts it, a review by its dismissal.
+4. A commit is undone only while its branch still ends with it: by moving the branch back, or on a protected or default branch by a
+   commit that restores the files. A merge is undone by a pull request that reverts it, a review by its dismissal.
 5. If GitHub refuses a call because its effect is already there, and it is the effect of this action, the call has succeeded.
 """
 
@@ -487,8 +487,13 @@ class RepositoryActs:
             case "branch.create" | "branch.delete" | "branch.move":
                 return {"head": await self._head(call, call.target["branch"])}
             case "commit.create" | "commit.revert":
-                branch = await self._get(call, _path(call, "branches", *call.target["branch"].split("/")))
-                return {"head": _sha(branch, "commit"), "protected": bool(branch.get("protected"))}
+                name = call.target["branch"]
+                branch = await self._get(call, _path(call, "branches", *name.split("/")))
+                # Nobody expects the history of the default branch to change, protected or not.
+                kept = branch.get("protected") or name == (await self._get(call, _path(call))).get(
+                    "default_branch"
+                )
+                return {"head": _sha(branch, "commit"), "protected": bool(kept)}
             case "pull.update":
                 pull = await self._get(call, _path(call, "pulls", call.target["number"]))
                 return {name: _pull_field(pull, name) for name in call.fields}
