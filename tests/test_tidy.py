@@ -229,7 +229,7 @@ OTHER_FILES = {
     "src/tenure/ci_runner/archive.py": "files of a job in its workspace, with the modes that they had",
     "src/tenure/cli/dev/init.py": "the user's own source files",
     "src/tenure/cli/dev/lifecycle.py": "a page of this repository",
-    "src/tenure/cli/dev/demo.py": "a temporary folder, which tempfile makes 0700",
+    "src/tenure/cli/common/work_folder.py": "a temporary folder, which tempfile makes 0700",
     "src/tenure/commands/launcher.py": "files of /proc; it imports nothing of Tenure",
     "src/tenure/runner_conformance/suite.py": "a temporary folder, which tempfile makes 0700",
     "src/tenure/sandbox/agent.py": "files of /proc; it imports nothing of Tenure",

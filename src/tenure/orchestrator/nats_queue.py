@@ -187,7 +187,7 @@ class NatsQueue:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await client.close()
             if client._transport is not None:  # `close` fails where the server has never answered
-                client._transport.close()
+                client._transport.close()  # type: ignore[no-untyped-call]  # nats-py leaves it untyped
 
     async def _make_stream(self, stream: JetStreamContext) -> None:
         from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig

@@ -12,12 +12,12 @@ import hmac
 import re
 import time
 from collections import OrderedDict
-from datetime import UTC, datetime
 from hashlib import sha256
 
 import msgspec
 
 from tenure import ids
+from tenure.clock import HostClock, to_micros
 from tenure.errors import TenureError
 from tenure.outbound.document_store import DocumentStore, StoredDocument
 from tenure.shapes.published import (
@@ -132,4 +132,4 @@ class PublishedReader:
 
 
 def _is_valid(key: KeyDigest) -> bool:
-    return key.expires_at is None or key.expires_at > datetime.now(UTC)
+    return key.expires_at is None or to_micros(key.expires_at) > HostClock().now_us()

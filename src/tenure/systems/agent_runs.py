@@ -16,6 +16,7 @@ import httpx
 from tenure.engine.engine import Engine
 from tenure.kernel.run_rows import Cap
 from tenure.outbound.document_store import DocumentStore
+from tenure.private_files import write_file
 from tenure.shapes.published import manifest_path, step_path
 from tenure.systems.stage import TENANT, Stage, answer_of
 
@@ -226,7 +227,7 @@ class _AgentStory:
         await _until(self._stage, "the second librarian to be queued", is_queued)
         third = await self._end(await self._start("archivist-violin", topic="cellos"))  # others have slots
         waited = await is_queued()
-        flag.touch()
+        write_file(flag, "")
         ends = [(await self._end(run))["status"] for run in (first, second)]
         self._stage.check(
             QUEUED, waited and third["status"] == "completed" and ends == ["completed", "completed"], second

@@ -206,7 +206,7 @@ def git_init(folder: Path) -> None:
 
 def commit_and_push(folder: Path, changes: dict[str, str], message: str, host: str, ref: str) -> None:
     for name, text in changes.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        make_folder((folder / name).parent)
         write_file(folder / name, text)
     git(folder, "add", "--all")
     git(folder, "commit", "--quiet", "--message", message, **AUTHOR)

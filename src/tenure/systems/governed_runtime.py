@@ -13,7 +13,6 @@ import hmac
 import json
 import os
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
@@ -21,11 +20,12 @@ from urllib.parse import urlencode
 import httpx
 
 from tenure.artifacts import ARTIFACTS_VARIABLE
+from tenure.clock import HostClock
 from tenure.engine import Engine
 from tenure.govern.connectors.settings import parse_connectors
 from tenure.govern.evidence.verification import EvidenceFiles, verify_parts
 from tenure.govern.signing import Signer, make_key
-from tenure.private_files import append_file, make_folder
+from tenure.private_files import append_file, make_folder, write_file
 from tenure.proof.signatures import TrustedKeys
 from tenure.server.http_server import serving
 from tenure.server.settings import Settings
@@ -141,8 +141,11 @@ class _Story:
                 file.write(value.encode())
         make_key(self.key)
         connectors = stage.folder / "connectors.yaml"
-        connectors.write_text(
-            CONNECTORS.format(servicenow=self.service.url, slack=self.slack.url, tenant=TENANT, folder=folder)
+        write_file(
+            connectors,
+            CONNECTORS.format(
+                servicenow=self.service.url, slack=self.slack.url, tenant=TENANT, folder=folder
+            ),
         )
         stage.exits.callback(_set_artifact_place(stage.files))
         engine = Engine(
@@ -218,7 +221,7 @@ class _Story:
     async def _from_slack(
         self, where: str, fields: dict[str, str], secret: str | None = None
     ) -> httpx.Response:
-        raw, at = urlencode(fields).encode(), str(int(time.time()))
+        raw, at = urlencode(fields).encode(), str(HostClock().now_us() // 1_000_000)
         key = (secret or self.secrets["signing"]).encode()
         mac = hmac.digest(key, f"v0:{at}:".encode() + raw, "sha256").hex()
         headers = {

@@ -23,7 +23,7 @@ import httpx
 import msgspec
 
 from tenure.engine.engine import Engine
-from tenure.private_files import make_folder
+from tenure.private_files import append_file, make_folder
 from tenure.services.identity.principals import OPERATOR
 
 TENANT = "acme"
@@ -158,7 +158,7 @@ class Stage:
         logs = self.folder / "logs"
         make_folder(logs)
         path = logs / f"{name}.log"
-        with path.open("wb") as log:
+        with append_file(path) as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tenure.errors import TenureError
+from tenure.private_files import make_folder
 
 BODY_BYTES_MAX = 256 * 1024 * 1024
 NO_COMMIT = "0" * 40
@@ -67,7 +68,7 @@ class GitHost:
     def create(self, name: str) -> str:
         """Create an empty repository. Returns its URL."""
         path = self.folder / f"{name}.git"
-        path.mkdir(parents=True)
+        make_folder(path)
         git(path, "init", "--quiet", "--bare", "--initial-branch=main")
         git(path, "config", "http.receivepack", "true")
         git(path, "config", "uploadpack.allowAnySHA1InWant", "true")
@@ -78,7 +79,7 @@ class GitHost:
         return dict(line.split(" ", 1) for line in listed.splitlines())
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_GitHandler, self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
