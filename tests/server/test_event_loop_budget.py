@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from tenure.engine import Engine
-from tenure.kernel.commands import Complete, CreateRun, DeleteRun, RequestCancel, SealRun, StepSpec
+from tenure.kernel.commands import (
+    Complete,
+    CreateRun,
+    DeleteRun,
+    RequestCancel,
+    SealRun,
+    StepSpec,
+    build_plan_step,
+)
 from tenure.kernel.run_rows import Cap
 from tenure.limits import ARTIFACT_BYTES_MAX, WORKFLOW_BYTES_MAX
 from tenure.server.http import openapi
@@ -204,6 +212,19 @@ async def test_a_plan_of_3000_steps_that_needs_a_lock_does_not_block_the_event_l
     async with Engine(url) as engine:
         await engine.orchestrator.put_caps([Cap("default", "", max_runs_per_min=1_000)])
         await _check(lambda: _create(engine, INDEPENDENT, concurrency_key="one"))
+
+
+async def test_a_planner_that_brings_3000_steps_does_not_block_the_event_loop(url: str) -> None:
+    async with Engine(url) as engine:
+
+        async def plan() -> None:
+            run_id = await _create(engine, (build_plan_step("planner", queue="planners"),))
+            (lease,) = await engine.orchestrator.claim("planner", queues=["planners"], limit=1)
+            assert lease.run_id == run_id
+            message = Complete(run_id=run_id, idx=lease.idx, n=lease.n, seq=1, plan=INDEPENDENT)
+            await engine.orchestrator.send(message)
+
+        await _check(plan)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -130,3 +130,19 @@ async def test_a_planner_is_retried_as_its_file_says(url: str) -> None:
 def test_the_digest_of_a_file_without_a_planner_is_that_of_before() -> None:
     plain = "name: x\nsteps:\n  - {id: a, uses: a}\n"
     assert load_workflow(plain).digest.startswith("63614dc1964a")
+
+
+async def test_a_long_plan_arrives_in_a_batch(url: str) -> None:
+    async with site(url) as s:
+        caller = await s.as_("operator")
+        run = await start(s, caller)
+        (lease,) = await claim(s, "ci.plan", "c1")
+        plan = [{"name": f"job-{i}", "tool": "ci.job", "needs": []} for i in range(300)]
+        address = {"type": "complete", "lease": lease["id"], "token": lease["token"], "seq": 1}
+        runner = await s.as_("runner")
+        answer = await runner.post("/runner/messages", json={"messages": [{**address, "plan": plan}]})
+        assert answer.json()["answers"][0]["state"] == "ok", answer.text
+        assert (await caller.get(f"/runs/{run}")).json()["steps_total"] == 300
+        commands = {**address, "seq": 2, "plan": [{"name": "rm", "queue": "default|run"}]}
+        refused = (await runner.post("/runner/messages", json={"messages": [commands]})).json()["answers"][0]
+        assert refused["error"]["code"] == "INVALID_INPUT"

@@ -103,7 +103,12 @@ COMMANDS: dict[str, c.LeaseCommand] = {
         **ENVELOPE,
         seq=9,
         plan=(
-            c.StepSpec(name="one", tool="t.a", input=b'"in"'),
+            c.StepSpec(
+                name="one",
+                tool="t.a",
+                input=b'"in"',
+                reuse=c.ReuseSpec(scope="site/pull/5", digest="ab" * 32, also=("site/trusted",)),
+            ),
             c.StepSpec(name="two", needs=("one",), condition="inputs.x == 2", skipped=True),
         ),
     ),

@@ -18,11 +18,13 @@ from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.kernel.lease_types import LeaseKey, LeaseReply
 from tenure.kernel.registry_rows import LogLineRow
+from tenure.limits import ROWS_DECIDED_ON_LOOP_MAX
 from tenure.server.error_responses import to_tenure_error
 from tenure.services.identity.principals import Principal
 from tenure.services.plans import assign_queues
 from tenure.services.runners.credentials import LeaseCredential
 from tenure.services.runners.leases import RunnerLeases
+from tenure.work_pool import run_in_pool
 from tenure.worker import protocol as p
 from tenure.worker.protocol_codec import REPLY, decode_message, format_lease_id, parse_lease_id
 
@@ -44,7 +46,11 @@ class RunnerMessages:
             return REPLY.encode(
                 await self._leases.log(credential, message.seq, partial(_log_lines, credential, message))
             )
-        return REPLY.encode(await self._leases.send(credential, self._decode(credential, message)))
+        if isinstance(message, p.CompleteMessage) and len(message.plan or ()) > ROWS_DECIDED_ON_LOOP_MAX:
+            command = await run_in_pool(self._decode, credential, message)
+        else:
+            command = self._decode(credential, message)
+        return REPLY.encode(await self._leases.send(credential, command))
 
     def _decode(self, credential: LeaseCredential, message: p.RunnerMessage) -> c.LeaseCommand:
         key = (credential.run_id, credential.idx, credential.n)
@@ -97,6 +103,8 @@ class RunnerMessages:
     ) -> asyncio.Future[LeaseReply] | None:
         """Submit the only message of a lease without a task, if it needs nothing but a commit."""
         if key is None or isinstance(message, p.LogMessage | p.StartChildMessage | p.RunningMessage):
+            return None
+        if isinstance(message, p.CompleteMessage) and message.plan is not None:
             return None
         try:
             return self._leases.submit(self._decode(self._check_token(who, key, message.token), message))
