@@ -24,6 +24,8 @@ class Proxy:
         self.address = ""
         self.silent = False
         """Whether nothing comes through at all."""
+        self.silent_after_half = False
+        """Whether nothing comes through after an answer that broke in its middle."""
 
     def cut(self, when: str, path: str, times: int = 1) -> None:
         """Cut the next requests whose path contains `path`."""
@@ -55,6 +57,7 @@ class Proxy:
             up_writer.close()
         if plan is not None:
             if plan[0] == "half":
+                self.silent = self.silent_after_half
                 writer.write(answer + content[: len(content) // 2])
                 await writer.drain()
             return False

@@ -1,6 +1,7 @@
 """The storage of a runner, over a real server and connections that break."""
 
 import asyncio
+import io
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -105,6 +106,23 @@ async def test_artifacts_go_from_job_to_job(url: str, tmp_path: Path) -> None:
         assert (tmp_path / "into" / "readme").read_text() == "hello"
         with pytest.raises(TenureError, match="ARTIFACT_NOT_FOUND"):
             await test.download("build", "none", tmp_path / "into")
+
+
+async def test_a_download_begins_again_if_the_file_has_changed_since(url: str) -> None:
+    async with site(url) as s, connected(s) as (proxy, connection):
+        await start(s)
+        held = await lease(s)
+        await held.upload("dist", b"old" * 100_000)
+        proxy.cut("half", "/artifacts/dist")
+        proxy.silent_after_half = True
+        into = io.BytesIO()
+        path = f"{held.path}/artifacts/dist"
+        task = asyncio.ensure_future(connection.download(path, into, token=held.lease["token"]))
+        await until(lambda: proxy.silent, "the first half")
+        await held.upload("dist", b"new" * 50_000, nonce="n" * 16)
+        proxy.silent = False
+        await task
+        assert into.getvalue() == b"new" * 50_000
 
 
 async def test_caches_are_saved_once_and_restored(url: str, tmp_path: Path) -> None:

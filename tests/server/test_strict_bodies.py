@@ -222,7 +222,8 @@ async def test_a_number_in_a_path_has_decimal_digits_only(tmp_path: Path) -> Non
                 if place == "path":
                     address = where.replace(f"{{{name}}}", text or "-")
                 else:
-                    address = re.sub(r"\{\w+\}", "x", where) + f"?{name}={text}"
+                    numbered = where.replace("{seq}", "1")
+                    address = re.sub(r"\{\w+\}", "x", numbered) + f"?{name}={text}"
                 answer = await who.request(method, address)
                 refused = (404, "NOT_FOUND") if place == "path" else (422, "INVALID_INPUT")
                 if (answer.status_code, problem(answer)) != refused:
