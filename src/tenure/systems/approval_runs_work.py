@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tenure
+from tenure.private_files import append_file
 
 
 @tenure.tool("write_draft")
@@ -25,7 +26,9 @@ async def publish(draft: str, folder: str) -> dict[str, Any]:
     """Put an article online, here into a file."""
     begun = Path(folder) / "publish.begun"
     if not begun.exists():
-        begun.write_text("the first worker was here")
+        with append_file(begun) as file:
+            file.write(b"the first worker was here")
         await asyncio.Event().wait()
-    (Path(folder) / "article.txt").write_text(draft)
+    with append_file(Path(folder) / "article.txt") as file:
+        file.write(draft.encode())
     return {"published": True}

@@ -13,7 +13,6 @@ import hmac
 import json
 import os
 import secrets
-import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
@@ -21,6 +20,7 @@ from urllib.parse import urlencode
 import httpx
 
 from tenure.artifacts import ARTIFACTS_VARIABLE
+from tenure.clock import HostClock
 from tenure.engine import Engine
 from tenure.govern.connectors.settings import parse_connectors
 from tenure.govern.evidence.verification import EvidenceFiles, verify_parts
@@ -141,13 +141,15 @@ class _Story:
                 file.write(value.encode())
         make_key(self.key)
         connectors = stage.folder / "connectors.yaml"
-        connectors.write_text(
-            CONNECTORS.format(servicenow=self.service.url, slack=self.slack.url, tenant=TENANT, folder=folder)
+        text = CONNECTORS.format(
+            servicenow=self.service.url, slack=self.slack.url, tenant=TENANT, folder=folder
         )
+        with append_file(connectors) as file:
+            file.write(text.encode())
         stage.exits.callback(_set_artifact_place(stage.files))
         engine = Engine(
             stage.database,
-            connectors=parse_connectors(connectors.read_text()),
+            connectors=parse_connectors(text),
             signing_key=f"file:{self.key}",
             sweep_seconds=0.2,
         )
@@ -218,7 +220,7 @@ class _Story:
     async def _from_slack(
         self, where: str, fields: dict[str, str], secret: str | None = None
     ) -> httpx.Response:
-        raw, at = urlencode(fields).encode(), str(int(time.time()))
+        raw, at = urlencode(fields).encode(), str(HostClock().now_us() // 1_000_000)
         key = (secret or self.secrets["signing"]).encode()
         mac = hmac.digest(key, f"v0:{at}:".encode() + raw, "sha256").hex()
         headers = {
