@@ -48,6 +48,7 @@ REAL_PARTS = {
     "tools.s3_server": ("service", "S3"),
     "tools.nats_server": ("service", "NATS"),
     "tools.git_server": ("service", "git"),
+    "tenure.testing.git_host:GitHost": ("service", "git"),
     "playwright": ("browser", "browser"),
 }
 

@@ -141,16 +141,14 @@ class _Story:
                 file.write(value.encode())
         make_key(self.key)
         connectors = stage.folder / "connectors.yaml"
-        write_file(
-            connectors,
-            CONNECTORS.format(
-                servicenow=self.service.url, slack=self.slack.url, tenant=TENANT, folder=folder
-            ),
+        text = CONNECTORS.format(
+            servicenow=self.service.url, slack=self.slack.url, tenant=TENANT, folder=folder
         )
+        write_file(connectors, text)
         stage.exits.callback(_set_artifact_place(stage.files))
         engine = Engine(
             stage.database,
-            connectors=parse_connectors(connectors.read_text()),
+            connectors=parse_connectors(text),
             signing_key=f"file:{self.key}",
             sweep_seconds=0.2,
         )
