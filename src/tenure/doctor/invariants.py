@@ -159,6 +159,30 @@ _LINES = (
         "a step whose condition is false is never leased, and every view says that it was skipped and why",
         "run",
     ),
+    Invariant(
+        "I62",
+        "published documents follow the order of commits, never go backwards, and stop at the terminal one",
+        "elsewhere",
+        "tests/publish (status.json, Firestore) and tests/server/test_vcs_reports_processes.py: the documents are not in the database",
+    ),
+    Invariant(
+        "I63",
+        "REPORTED stands only after the VCS has accepted the final status",
+        "elsewhere",
+        "tests/server/test_vcs_reports.py and tests/server/test_vcs_reports_processes.py: what the VCS accepted is not in the database",
+    ),
+    Invariant(
+        "I64",
+        "a limit by key is never exceeded, and a holder that died frees its place within its lease",
+        "elsewhere",
+        "nothing yet: there are no limits by key",
+    ),
+    Invariant(
+        "I65",
+        "a stream's readers see each generation's chunks once, in order, without a gap",
+        "elsewhere",
+        "nothing yet: runs have no streams of chunks",
+    ),
 )
 
 INVARIANTS: dict[str, Invariant] = {line.number: line for line in _LINES}

@@ -37,7 +37,7 @@ class CiRuns(Service):
 
     async def trigger(self, trigger: CiTrigger) -> str:
         """Start a run for a ref of a repository. Returns its id."""
-        return await self._scope.create(with_request_hash(self.build(trigger)))
+        return await self._scope.create(with_request_hash(build_triggered_run(self._scope, trigger)))
 
     async def plan(self, run_id: str) -> PlanExplanation:
         """Why each job of the pipeline is in the run's plan or not. PLAN_NOT_FOUND before the plan is made."""
@@ -50,17 +50,6 @@ class CiRuns(Service):
             raise TenureError("PLAN_NOT_FOUND", f"run {run_id} is {run.status} and has no plan")
         return msgspec.json.decode(body, type=PlanExplanation)
 
-    def build(self, trigger: CiTrigger) -> CreateRun:
-        """The command that starts a run for a ref of a repository."""
-        settings = find_repository(self._scope, trigger.repository)
-        change = build_manual_change(
-            settings,
-            ref=_full_ref(trigger.ref or settings.default_branch),
-            head=_check_commit("head", trigger.head),
-            base=_check_commit("base", trigger.base),
-        )
-        return build_ci_run(self._scope, change, RunCaller(context=self._scope.context()))
-
 
 def find_repository(scope: Scope, name: str) -> RepositorySettings:
     """The settings of a repository of the tenant, by its name or its name at GitHub."""
@@ -68,6 +57,18 @@ def find_repository(scope: Scope, name: str) -> RepositorySettings:
     if settings is None:
         raise TenureError("REPOSITORY_UNKNOWN", "this process has no CI settings: start it with --ci FILE")
     return settings.find(name, scope.tenant)
+
+
+def build_triggered_run(scope: Scope, trigger: CiTrigger) -> CreateRun:
+    """The command that starts a run for a ref of a repository."""
+    settings = find_repository(scope, trigger.repository)
+    change = build_manual_change(
+        settings,
+        ref=_full_ref(trigger.ref or settings.default_branch),
+        head=_check_commit("head", trigger.head),
+        base=_check_commit("base", trigger.base),
+    )
+    return build_ci_run(scope, change, RunCaller(context=scope.context()))
 
 
 def build_ci_run(scope: Scope, change: Change, caller: RunCaller) -> CreateRun:

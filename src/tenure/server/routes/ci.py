@@ -7,6 +7,7 @@ from litestar.params import FromPath, JSONBody
 
 from tenure.server.idempotency import idempotent
 from tenure.server.request import ApiRequest
+from tenure.services.ci_runs import build_triggered_run
 from tenure.services.idempotency import HeldRecord, StoredResponse
 from tenure.services.run_creation import start_from_run
 from tenure.shapes.ci import CiTrigger, PlanExplanation
@@ -19,7 +20,7 @@ async def trigger_ci_run(request: ApiRequest, data: JSONBody[CiTrigger]) -> Resp
     engine = request.engine
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
-        command = engine.ci.build(data)
+        command = build_triggered_run(engine.scope, data)
         return await start_from_run(engine.scope, command, request.who, request.request_id, held)
 
     return await idempotent(request, operation)
