@@ -44,7 +44,7 @@ async def take_every_run_transition(w: World) -> list[int]:
     return runs
 
 
-@pytest.mark.clause("DCI-01", "DCI-02")
+@pytest.mark.clause("DCI-01")
 async def test_runs_take_exactly_the_transitions_1_to_12_each_with_its_owner(place: Place) -> None:
     async with World(place) as w:
         histories = [await w.events(run) for run in await take_every_run_transition(w)]
@@ -91,7 +91,6 @@ async def test_a_reported_run_is_reported_once_and_never_changes_again(place: Pl
             await w.cancel(run)
 
 
-@pytest.mark.clause("DCI-02")
 async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
     async with World(place) as w:
         run = await w.create(profile=DCI, plan=None, trigger=c.Trigger("webhook", "push", "acme/site"))
@@ -103,7 +102,6 @@ async def test_a_planner_turns_the_trigger_into_jobs(place: Place) -> None:
             await w.lease_planner(run)
 
 
-@pytest.mark.clause("DCI-02")
 @pytest.mark.parametrize("how", ["error", "timeout"])
 async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place, how: str) -> None:
     async with World(place) as w:
