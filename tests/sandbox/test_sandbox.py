@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tenure.errors import TenureError
+from tenure.sandbox import usage_limits
 from tenure.sandbox.bubblewrap import find_bubblewrap, make_sandbox_files
 from tenure.sandbox.isolation import UID_BASE, choose_isolation
 from tenure.sandbox.sandbox import (
@@ -119,6 +120,16 @@ async def test_time_and_output_are_limited(spec: SandboxSpec) -> None:
         await run(spec, "yes", output_bytes_max=100_000)
     code, _ = await run(spec, "head -c 2000000 /dev/zero > /job/workspace/large")
     assert code == 128 + 25  # SIGXFSZ
+
+
+async def test_cgroups_of_killed_runners_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_limits, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(usage_limits, "_own_cgroup", lambda _: "")
+    names = ["tenure-999999999-a-1", f"tenure-{os.getpid()}-a-1", "other-999999999-a"]
+    for name in names:
+        (tmp_path / "memory" / name).mkdir(parents=True)
+    async with usage_limits.UsageMeter(cgroup_name="tenure-1-a"):
+        assert sorted(each.name for each in (tmp_path / "memory").iterdir()) == sorted(names[1:])
 
 
 async def test_exit_codes_and_signals_are_told_apart(spec: SandboxSpec) -> None:

@@ -120,6 +120,8 @@ class UsageMeter:
         self._made = 0
 
     async def __aenter__(self) -> UsageMeter:
+        if self._cgroup_name is not None:
+            await asyncio.to_thread(remove_abandoned_cgroups)
         self._task = asyncio.ensure_future(self._measure())
         return self
 
@@ -273,6 +275,18 @@ def make_cgroup(name: str, limits: UsageLimits, pids: Sequence[int]) -> Cgroup |
 def _move(folder: Path, pids: Sequence[int]) -> None:
     for pid in pids:
         (folder / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+
+def remove_abandoned_cgroups() -> None:
+    """Remove the empty cgroups of processes that were killed. A name is `tenure-PID-...`."""
+    places = (("", CGROUP_ROOT), ("memory", CGROUP_ROOT / "memory"), ("pids", CGROUP_ROOT / "pids"))
+    for controller, top in places:
+        with suppress(OSError):
+            for folder in (top / _own_cgroup(controller)).glob("tenure-*-*"):
+                pid = folder.name.split("-")[1]
+                if pid.isdigit() and not Path("/proc", pid).exists():
+                    with suppress(OSError):
+                        folder.rmdir()
 
 
 def _own_cgroup(controller: str) -> str:
