@@ -26,6 +26,7 @@ from tests.worker.helpers import until
 def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "artifacts"
     monkeypatch.setenv("TENURE_ARTIFACTS", str(folder))
+    monkeypatch.setattr("tenure.worker.connection.DOWNLOAD_BYTES", 10_000)  # so that half a file is written
     return folder
 
 
