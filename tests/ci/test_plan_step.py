@@ -13,9 +13,10 @@ from tenure.ci.change import (
     build_pull_request_change,
     build_push_change,
 )
+from tenure.ci.job import CiJob
 from tenure.ci.plan_step import PlannerLauncher, execute_plan_step, launch_planner, plan_in_process
 from tenure.ci.planner import PlannedChange
-from tenure.ci.settings import RepositorySettings
+from tenure.ci.settings import JobBounds, RepositorySettings, SecretGrant
 from tenure.errors import TenureError
 from tests.ci.git_server import serve_repositories
 from tests.ci.plans import included, jobs, reasons
@@ -274,3 +275,47 @@ def test_the_answer_of_the_planner_is_checked(work: WorkRepository, host: Host) 
 
     with pytest.raises(TenureError, match="it is for another commit"):
         execute_plan_step(change, host.cache, lie)
+
+
+SECRETS = """\
+jobs:
+  build: {run: make}
+  upload: {needs: [build], run: make upload, secrets: [TOKEN, DEPLOY_KEY]}
+"""
+
+
+def test_jobs_of_a_pull_request_that_name_secrets_wait_for_an_approval_of_head_and_pipeline(
+    work: WorkRepository, tmp_path: Path
+) -> None:
+    allowed = {"TOKEN": SecretGrant(pull_requests=True), "DEPLOY_KEY": SecretGrant()}
+    host = Host(
+        tmp_path / "cache", url=str(work.folder), protocols=("file",), allow=JobBounds(secrets=allowed)
+    )
+    work.commit({".tenure/ci.yaml": SECRETS})
+    head = work.commit({"a.txt": "1"})
+    asked: dict[str, Any] = {
+        "event": "pull_request",
+        "trusted": False,
+        "pull_request": 7,
+        "head": head,
+        "base_ref": "refs/heads/main",
+        "author": "eve",
+        "fork": True,
+    }
+    planned = host.plan(**asked)
+    gate, build, upload = planned.steps
+    assert (gate.name, gate.kind, gate.needs) == ("secrets", "approval", ())
+    assert (build.needs, upload.needs) == ((), ("build", "secrets"))
+    question = msgspec.json.decode(gate.input or b"")
+    assert (question["head"], question["secrets"], question["author"]) == (head, ["TOKEN"], "eve")
+    built, uploaded = (msgspec.json.decode(step.input or b"", type=CiJob) for step in (build, upload))
+    assert (built.trusted, built.secrets) == (False, ())
+    assert (uploaded.trusted, uploaded.secrets) == (True, ("TOKEN",))
+    assert planned.withheld == ("DEPLOY_KEY",)
+
+    other = host.plan(**{**asked, "head": work.commit({"a.txt": "2"})}).steps[0]
+    edited = work.commit({".tenure/ci.yaml": SECRETS.replace("make upload", "make publish")})
+    changed = host.plan(**{**asked, "head": edited}).steps[0]
+    digests = {step.approval.digest for step in (gate, other, changed) if step.approval is not None}
+    assert len(digests) == 3, "another commit and another pipeline are other questions"
+    assert [step.name for step in host.plan(**{**asked, "approved": True}).steps] == ["build", "upload"]

@@ -36,6 +36,7 @@ from tenure.ci.planner import (
     PlanRequest,
 )
 from tenure.ci.python_imports import Imports
+from tenure.ci.secrets_gate import add_secrets_gate
 from tenure.ci.settings import RepositorySettings
 from tenure.errors import Detail, TenureError
 from tenure.limits import CI_PYTHON_BYTES_MAX, WORKFLOW_BYTES_MAX
@@ -100,7 +101,7 @@ def execute_plan_step(change: Change, cache: Path, launch: PlannerLauncher = lau
         raise TenureError("PLAN_FAILED", f"planning {settings.name} took too long: {late}") from late
     except GitCommandFailed as fault:
         raise TenureError("PLAN_FAILED", f"planning {settings.name} failed: {fault}") from fault
-    return plan
+    return add_secrets_gate(change, plan)
 
 
 def _fetch(change: Change, mirror: GitMirror, seconds: float) -> tuple[str, str | None, str]:
