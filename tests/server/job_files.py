@@ -101,9 +101,9 @@ _claims = iter(range(1_000_000))
 
 
 async def lease(s: Site, tenant: str = "acme") -> JobLease:
-    """Claim the next job."""
+    """Claim the next job, as soon as there is one."""
     runner = await s.as_("runner", tenant=tenant)
     (found,) = await claim(
-        runner, f"job-{next(_claims)}", capabilities=["default|tool:ci.job"], max=1, ack=True
+        runner, f"job-{next(_claims)}", capabilities=["default|tool:ci.job"], max=1, ack=True, wait_s=20
     )
     return JobLease(found, await s.caller(found["token"]))
