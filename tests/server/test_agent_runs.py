@@ -149,7 +149,7 @@ async def test_with_a_publisher_the_status_is_what_was_published(tmp_path: Path)
         operator = await s.as_("operator")
         run = (await operator.post("/agents/run", json={"workflow": "patient"})).json()["id"]
         published = documents / ACME / "runs" / run / "status.json"
-        while not published.exists() or b'"queued"' not in published.read_bytes():  # noqa: ASYNC110 - a file
+        while not published.exists() or b'"queued"' not in published.read_bytes():  # noqa: ASYNC110 - another task writes it
             await asyncio.sleep(0.02)
         answer = await operator.get(f"/runs/{run}/status")
         assert answer.content == published.read_bytes()
