@@ -233,6 +233,20 @@ async def test_bad_requests_are_answered(tmp_path: Path) -> None:
         assert seen == {401, 429}, "guesses are limited"
 
 
+async def test_behind_a_proxy_one_client_does_not_block_others(tmp_path: Path) -> None:
+    settings = StatusSettings(documents=str(tmp_path), listen="127.0.0.1:0", behind_proxy=True)
+    async with (
+        serving_documents(settings) as address,
+        httpx.AsyncClient(base_url=address, headers={"Authorization": "Bearer tn_a_b"}) as client,
+    ):
+        guesses = [
+            await client.get("/inbox/stats", headers={"X-Forwarded-For": "203.0.113.9, 198.51.100.1"})
+            for _ in range(30)
+        ]
+        other = await client.get("/inbox/stats", headers={"X-Forwarded-For": "198.51.100.1, 198.51.100.2"})
+        assert (guesses[-1].status_code, other.status_code) == (429, 401)
+
+
 async def test_a_place_that_cannot_be_read_is_upstream_unavailable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     async with reading(str(tmp_path / "file"), "tn_abc_def") as client:

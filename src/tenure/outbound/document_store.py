@@ -38,7 +38,7 @@ MARK = "tenure-mark"
 DOCUMENT_BYTES_MAX = 8 * 1024 * 1024
 
 
-class StoredDocument(msgspec.Struct, frozen=True):
+class VersionedDocument(msgspec.Struct, frozen=True):
     body: bytes
     version: str
     mark: int
@@ -74,7 +74,7 @@ class DocumentStore:
 
     # ----------------------------------------------------------------------------------------------- reading
 
-    async def read(self, path: str) -> StoredDocument | None:
+    async def read(self, path: str) -> VersionedDocument | None:
         """A document with its version and mark; None if there is none."""
         if self._folder is not None:
             return await self._in_thread(path, _read_file, self._folder / path)
@@ -90,7 +90,7 @@ class DocumentStore:
                     )
                 body = bytes(await found.bytes_async())
         mark: Any = found.attributes.get(MARK, "0")
-        return StoredDocument(body, found.meta["e_tag"] or "", int(mark) if mark.isdigit() else 0)
+        return VersionedDocument(body, found.meta["e_tag"] or "", int(mark) if mark.isdigit() else 0)
 
     async def version(self, path: str) -> str | None:
         """The version of a document, without its body."""
@@ -207,7 +207,7 @@ def _place_errors(path: str) -> Iterator[None]:
 # its write and the renaming.
 
 
-def _read_file(path: Path) -> StoredDocument | None:
+def _read_file(path: Path) -> VersionedDocument | None:
     try:
         with path.open("rb") as opened:
             body = opened.read(DOCUMENT_BYTES_MAX + 1)
@@ -216,7 +216,7 @@ def _read_file(path: Path) -> StoredDocument | None:
         if not path.parent.exists():
             _check_reachable(path)
         return None
-    return StoredDocument(body, version, _read_mark(path, version))
+    return VersionedDocument(body, version, _read_mark(path, version))
 
 
 def _check_reachable(path: Path) -> None:

@@ -25,7 +25,7 @@ import msgspec
 
 from tenure.errors import Detail, TenureError
 from tenure.logs import get_logger
-from tenure.outbound.document_store import StoredDocument
+from tenure.outbound.document_store import VersionedDocument
 from tenure.shapes.published import KeyDigest
 from tenure.status_server.event_stream import EventStreams
 from tenure.status_server.page import PAGE_HEADERS, find_page_file
@@ -52,8 +52,10 @@ _JSON = {"Content-Type": "application/json", "Cache-Control": "private, no-cache
 class StatusApp:
     """The application, as ASGI."""
 
-    def __init__(self, reader: PublishedReader) -> None:
+    def __init__(self, reader: PublishedReader, *, behind_proxy: bool = False) -> None:
+        """`behind_proxy`: the address of a client is the last one in X-Forwarded-For, which the proxy has added."""
         self._reader = reader
+        self._behind_proxy = behind_proxy
         self._streams = EventStreams(reader)
         self._streams_of: dict[str, int] = {}
         self._requests = _Buckets(REQUESTS_PER_SECOND, REQUESTS_BURST)
@@ -109,6 +111,8 @@ class StatusApp:
     async def _authenticate(self, exchange: _Exchange) -> KeyDigest:
         client = exchange.scope.get("client")
         address = client[0] if client else ""
+        if self._behind_proxy:
+            address = exchange.headers.get("x-forwarded-for", "").rpartition(",")[2].strip() or address
         self._refusals.check(address, "too many wrong credentials came from this address")
         try:
             key = await self._reader.authenticate(exchange.headers.get("authorization", ""))
@@ -209,7 +213,7 @@ class _Buckets:
         self._buckets[name] = (left, time.monotonic())
 
 
-async def _send_document(exchange: _Exchange, document: StoredDocument) -> None:
+async def _send_document(exchange: _Exchange, document: VersionedDocument) -> None:
     """A document, or 304 if the client has it."""
     tag = f'"{hashlib.sha256(document.body).hexdigest()[:32]}"'
     headers = {**_JSON, "ETag": tag}

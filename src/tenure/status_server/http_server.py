@@ -72,7 +72,7 @@ def _listen(settings: StatusSettings) -> socket.socket:
 @asynccontextmanager
 async def serving_documents(settings: StatusSettings) -> AsyncIterator[str]:
     """Serve published documents from this event loop until the block ends. Yields the address."""
-    app = StatusApp(PublishedReader(settings.documents))
+    app = StatusApp(PublishedReader(settings.documents), behind_proxy=settings.behind_proxy)
     listening = _listen(settings)
     config = uvicorn.Config(
         app,

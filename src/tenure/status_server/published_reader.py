@@ -19,7 +19,7 @@ import msgspec
 from tenure import ids
 from tenure.clock import HostClock, to_micros
 from tenure.errors import TenureError
-from tenure.outbound.document_store import DocumentStore, StoredDocument
+from tenure.outbound.document_store import DocumentStore, VersionedDocument
 from tenure.shapes.published import (
     READING_ROLES,
     EventSegment,
@@ -40,6 +40,7 @@ SEGMENTS_MAX = 200
 RETRY_SECONDS = 1
 _BEARER = re.compile(r"[Bb]earer +tn_([a-z0-9]{1,64})_([A-Za-z0-9_-]{1,128})")
 _NO_DIGEST = "0" * 64
+_CLOCK = HostClock()
 _decode_lines = msgspec.json.Decoder(PublishedEvent).decode_lines
 
 
@@ -87,7 +88,7 @@ class PublishedReader:
 
     # -------------------------------------------------------------------------------------------- documents
 
-    async def status(self, tenant: str, run_id: str) -> StoredDocument:
+    async def status(self, tenant: str, run_id: str) -> VersionedDocument:
         """status.json of a run."""
         ids.run_int(run_id)  # checked, because it becomes part of a path
         found = await self._documents.read(status_path(tenant, run_id))
@@ -95,13 +96,13 @@ class PublishedReader:
             raise not_published(f"run {run_id}")
         return found
 
-    async def inbox(self, tenant: str) -> StoredDocument:
+    async def inbox(self, tenant: str) -> VersionedDocument:
         found = await self._documents.read(inbox_path(tenant))
         if found is None:
             raise not_published("the inbox")
         return found
 
-    async def proposals(self, tenant: str) -> StoredDocument:
+    async def proposals(self, tenant: str) -> VersionedDocument:
         found = await self._documents.read(proposals_path(tenant))
         if found is None:
             raise not_published("the list of proposals")
