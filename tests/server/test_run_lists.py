@@ -57,7 +57,7 @@ async def test_a_status_filter_takes_the_words_of_the_profile(url: str) -> None:
         waiting = await engine.create("w", [gate], profile="approval-runs")
         done = await engine.create("w", [gate], profile="approval-runs")
         await ada.post(f"/runs/{done}/approve")
-        planning = await engine.create("w", None, profile="delta-ci")
+        planning = await engine.create("w", planner={"tool": "plan"}, profile="delta-ci")
         canceled = await engine.create("w", [{"name": "a"}])
         await engine.cancel(canceled)
         everything = {new, waiting, done, planning, canceled}
