@@ -109,9 +109,9 @@ async def test_a_planner_that_fails_or_takes_too_long_fails_the_run(place: Place
         if how == "error":
             await w.plan_failed(run, "PLAN_FAILED", b"no such file: ci.yml")
         else:
-            await w.at("10:01:59").sweep()
+            await w.at("10:29:59").sweep()
             assert await w.status(run) == "planning"
-            await w.at("10:02:01").sweep()
+            await w.at("10:30:01").sweep()
         row = await w.run(run)
         assert (row.status, row.reason) == ("failed", "PLAN_FAILED")
         assert (await w.body(run, row.error_ref) or b"").startswith(

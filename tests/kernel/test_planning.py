@@ -9,6 +9,7 @@ import pytest
 
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
+from tenure.kernel import profiles
 from tenure.kernel.costs import Cost
 from tenure.kernel.run_rows import PLAN_IDX, StepRow
 from tenure.kernel.snapshot import AdmissionFacts
@@ -121,18 +122,18 @@ def test_an_error_that_is_not_transient_ends_planning_immediately() -> None:
 
 @pytest.mark.parametrize("state", ["ready", "leased", "running", "retry_wait"])
 def test_planning_ends_with_its_time(state: str) -> None:
-    story = planning()
+    story, end = planning(), round(profiles.get("delta-ci").timing.planning_seconds)
     if state == "retry_wait":
-        story.at(110)
+        story.at(end - 10)
     if state != "ready":
         story.claim(PLAN, ack=state != "leased")
     if state == "retry_wait":
-        story.at(119).fail(PLAN, retryable=True)
-    while story.clock < 119:
+        story.at(end - 1).fail(PLAN, retryable=True)
+    while story.clock < end - 1:
         story.after(20)
         if state == "running":
             story.beat(PLAN)
-    story.at(121).sweep()
+    story.at(end + 1).sweep()
     assert (story.status, story.run.reason, error(story)) == (
         "failed",
         "PLAN_FAILED",
