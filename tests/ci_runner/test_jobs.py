@@ -90,7 +90,7 @@ async def test_uploading_is_visible_and_an_attempt_that_lost_its_lease_uploads_n
         hold.touch()
         artifacts = [{"name": "who", "paths": ["who.txt"]}]
         run = await stage.start(
-            run="echo $TENURE_ATTEMPT > who.txt", artifacts=artifacts, lease_seconds=2.0, retries=1
+            run="echo $TENURE_ATTEMPT > who.txt", artifacts=artifacts, lease_seconds=2.0, retries=50
         )
 
         async def uploading() -> bool:
@@ -101,9 +101,12 @@ async def test_uploading_is_visible_and_an_attempt_that_lost_its_lease_uploads_n
         stage.runners[0].send_signal(signal.SIGSTOP)
         await stage.start_runner()
         assert await stage.ended(run) == "SUCCESS"
-        assert (await stage.step(run)).attempt == 2
-        accepted = stage.lease(run, attempt=2) / "artifacts/who/who.txt"
-        assert accepted.read_text() == "2\n"
+        last = (
+            await stage.step(run)
+        ).attempt  # 2, unless the machine was too busy for a lease of two seconds
+        assert last >= 2
+        accepted = stage.lease(run, attempt=last) / "artifacts/who/who.txt"
+        assert accepted.read_text() == f"{last}\n"
         stage.runners[0].send_signal(signal.SIGCONT)
         jobs = tmp_path / "runner-0" / "jobs"
         await until(lambda: not list(jobs.iterdir()), "the end of the lost job")

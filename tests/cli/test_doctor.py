@@ -60,6 +60,7 @@ def test_migrate_creates_a_database_and_reports_when_it_is_up_to_date(tmp_path: 
         "applied 0002_operations.sql",
         "applied 0003_service.sql",
         "applied 0004_govern.sql",
+        "applied 0005_ci_storage.sql",
         "tenure.db is up to date now.",
     ]
     again = tenure("migrate", cwd=tmp_path)
@@ -67,7 +68,13 @@ def test_migrate_creates_a_database_and_reports_when_it_is_up_to_date(tmp_path: 
     as_json = json.loads(tenure("migrate", "--db", "sqlite:other.db", "--json", cwd=tmp_path).stdout)
     assert as_json == {
         "database": "other.db",
-        "applied": ["0001_kernel.sql", "0002_operations.sql", "0003_service.sql", "0004_govern.sql"],
+        "applied": [
+            "0001_kernel.sql",
+            "0002_operations.sql",
+            "0003_service.sql",
+            "0004_govern.sql",
+            "0005_ci_storage.sql",
+        ],
     }
 
 

@@ -94,7 +94,7 @@ def test_every_command_has_json_output(tenure: Tenure) -> None:
         "queued",
         "queued",
         [1],
-        "agent-runs",
+        "tenure",
     )
     assert [line["id"] for line in tenure("runs", "list", "--json").json()] == [run]
     assert tenure("runs", "list", "--status", "failed", "--json").json() == []

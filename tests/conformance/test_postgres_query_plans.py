@@ -133,6 +133,7 @@ ARGUMENTS: dict[str, str] = {
     "workflows_page": "'t1', '*', 'a', '1', 20",
     "workflow_named": "'t1', 'a'",
     "log_lines_of": "5, 1, 20",
+    "reusable_steps": "'t1', '\\x00', 5",
 }
 """The arguments of queries. All other queries take a list of ids, or one id."""
 

@@ -9,7 +9,7 @@ from tests.conformance.world import Place, World
 async def test_a_silent_planner_fails_its_run_at_the_deadline(place: Place) -> None:
     """Regression: the sweeper sends Admit to a run in planning too, and has to distinguish the planning deadline."""
     async with World(place) as w:
-        run = await w.create(plan=None)
+        run = await w.create(profile="agent-runs", plan=None)
         await w.later(61).sweep()
         assert (await w.run(run)).status == "failed"
         assert (await w.run(run)).reason == "PLAN_FAILED"
@@ -18,8 +18,8 @@ async def test_a_silent_planner_fails_its_run_at_the_deadline(place: Place) -> N
 async def test_a_heartbeat_at_one_process_extends_the_lease_cached_by_another(place: Place) -> None:
     """Heartbeats do not change the run's version, so a tick must not trust a cached expiry."""
     async with World(place, orchestrators=2) as w:
-        run = await w.create()
-        lease = await w.claim()  # agent-runs: 30 seconds
+        run = await w.create(profile="agent-runs")
+        lease = await w.claim()  # 30 seconds
         await w.later(20).through(1).beat(lease)
         await w.later(15).sweep()
         assert [attempt.lease for attempt in await w.attempts(run)] == ["active"]

@@ -262,7 +262,7 @@ async def test_a_fatal_rejection_ends_the_step(place: Place) -> None:
 
 async def test_the_run_timeout_pauses_while_the_run_waits_for_a_person(place: Place) -> None:
     async with World(place) as w:
-        run = await w.create(plan=["a", gate(), "b"])  # ten minutes of machine time
+        run = await w.create(profile="agent-runs", plan=["a", gate(), "b"])  # ten minutes of machine time
         await w.at("10:05:00").complete(await w.claim())
         await w.at("13:00:00").sweep()
         assert await w.status(run) == "waiting_approval"

@@ -23,6 +23,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from tenure.shapes.ci import CiTrigger
+from tenure.store.vcs_reports import VcsReports
 from tenure.store.workflows import save_workflow
 from tenure.testing.doubles import ServiceDouble
 from tests.govern.act_service import ALLOW, connector, order
@@ -132,10 +134,26 @@ class Objects:
             found = await self._unknown_receipts()
         self._receipt = found[0]["id"]
         self._proposals = [one["id"] for one in (await self._ann.get("/proposals/pending")).json()["items"]]
+        self._planned = await self._plan_ci_run()
         lease = await self._lease()
         put = f"/runner/leases/{lease['id']}/artifacts/a.txt"
         (await self._ann.put(put, content=b"a" * 100_000, headers=_bearer(lease["token"]))).raise_for_status()
         self._uploaded = lease
+
+    async def _plan_ci_run(self) -> str:
+        """A CI run with a plan of many jobs, and a report to the VCS."""
+        engine = self.site.engine.scoped(tenant=ACME, actor="person:olga")
+        run = await engine.ci.trigger(CiTrigger(repository="shop", head="0" * 40))
+        (lease,) = await claim(self._runner, "plan", max=1, ack=True, capabilities=["ci|tool:ci.plan"])
+        reasons = ["x" * 100]
+        jobs = [
+            {"name": f"job-{i}", "included": False, "reasons": reasons, "needs": []} for i in range(1_000)
+        ]
+        plan = {"base": None, "head": "0" * 40, "jobs": jobs, "jobs_left_out": 0, "withheld_secrets": []}
+        (await say(self.site, lease, "complete", 1, plan=[], output=plan)).raise_for_status()
+        reports = VcsReports(engine.store)
+        await reports.open([(one, "subject") for one in await reports.wanted(0, 10)])
+        return run
 
     async def request_to(self, route: str) -> PreparedRequest:
         """A request to a route whose path names existing objects."""
@@ -215,6 +233,8 @@ class Objects:
                 opened = await say(self.site, lease, "wait", 1, label="w", event={"event": "go"})
                 names["wait"] = str(opened.json()["wait"])
             return {**names, "lease_id": lease["id"], "name": "b.txt"}, lease["token"]
+        if template.startswith(("/ci/runs/", "/reports/")):
+            return {**names, "run_id": self._planned}, ""
         if "/evidence/" in template or route in ("GET /runs/{run_id}/result", "POST /runs/{run_id}/reported"):
             return {**names, "run_id": self._sealed, "part": "0"}, ""
         if route in ("POST /runs/{run_id}/rerun", "POST /runs/{run_id}/resume"):
@@ -297,8 +317,17 @@ VALID_FIELDS: dict[str, dict[str, Any]] = {
     "POST /runner/leases/{lease_id}/start": {"child": {"workflow": "greeting", "input": {"text": TEXT}}},
     "POST /runner/leases/{lease_id}/wait": {"event": {"event": "go", "within_seconds": 60}},
     "POST /runs/cancel": {"filter": {"workflow": "none"}},
+    "POST /ci/runs": {"repository": "shop"},
 }  # fmt: skip
 """By route: fields of a valid body, including large ones."""
+
+
+def ci_settings(folder: Path) -> Path:
+    file = folder / "ci.yaml"
+    file.write_text(
+        "repositories: {shop: {url: https://example.com/shop.git, github: acme/shop, tenant: acme}}"
+    )
+    return file
 
 
 SERVICENOW = {"secret_header": "x-secret", "event_id": ["header:x-event-id"]}
@@ -350,7 +379,11 @@ async def server_with_objects(url: str, document: dict[str, Any], folder: Path) 
     """A server with one object of each kind."""
     with ServiceDouble("neither") as service:
         async with site(
-            url, connectors=[connector(service.url, service.mode)], policy=ALLOW, hook_answer_seconds=1
+            url,
+            connectors=[connector(service.url, service.mode)],
+            policy=ALLOW,
+            hook_answer_seconds=1,
+            ci=ci_settings(folder),
         ) as s:
             made = Objects(s, document, folder)
             await made.create_shared(service)

@@ -13,6 +13,7 @@ Laws:
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -104,6 +105,7 @@ async def site(
     policy: str | None = None,
     publish: str | None = None,
     queue: str | None = None,
+    ci: Path | None = None,
     **settings: Any,
 ) -> AsyncIterator[Site]:
     """A server on an empty database. With `connectors`, runs can act, under acme's `policy`. Answers to hooks wait for
@@ -111,7 +113,7 @@ async def site(
     settings.setdefault("hook_answer_seconds", 60)
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(
-            Engine(url, connectors=connectors, publish=publish, queue=queue)
+            Engine(url, connectors=connectors, publish=publish, queue=queue, ci=ci)
         )
         service, address = await stack.enter_async_context(serving(engine, Settings(port=0, **settings)))
         async with AsyncExitStack() as callers:

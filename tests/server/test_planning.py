@@ -110,7 +110,7 @@ async def test_an_invalid_plan_fails_the_run_with_its_problem(url: str) -> None:
         assert (seen["status"], seen["reason"]) == ("failed", "PLAN_FAILED")
         assert seen["error"] == "PLAN_INVALID: no step named 'b'"
         document = (await caller.get(f"/runs/{run}/status", params={"profile": "agent-runs"})).json()
-        assert (document["steps_total"], document["current_step"]) == (0, None)
+        assert (document["steps_total"], document["current_step"]) == (None, None)
         rerun = await caller.post(f"/runs/{run}/rerun", json={})
         assert rerun.json()["status"] == "planning"
 
@@ -128,7 +128,7 @@ async def test_a_planner_is_retried_as_its_file_says(url: str) -> None:
 
 
 def test_the_digest_of_a_file_without_a_planner_is_that_of_before() -> None:
-    plain = "name: x\nsteps:\n  - {id: a, uses: a}\n"
+    plain = "name: x\nprofile: agent-runs\nsteps:\n  - {id: a, uses: a}\n"
     assert load_workflow(plain).digest.startswith("63614dc1964a")
 
 

@@ -470,6 +470,7 @@ async def promotes_a_person_who_starts_a_run(p: People) -> str:
 
 TESTED_ELSEWHERE = {
     "POST /runs/{run_id}/undo": "the same code as a rerun",
+    "POST /ci/runs": "the same code as a rerun",
     "POST /receipts/{receipt_id}/settle": "tests/kernel/test_separation_of_duties.py",
     "POST /freezes": "tests/govern/test_policy_acts.py",
     "POST /hooks/generic/{hook_id}": "the same code as GitHub's hooks",
@@ -516,7 +517,7 @@ BY_CLASS: dict[str, str] = {
     "decides": """POST /runs/{run_id}/approve|POST /approvals/{approval_id}/decision|POST /approvals/{approval_id}/withdraw
         |POST /proposals/{proposal_id}/decision|POST /hooks/slack/{hook_id}/actions""",
     "when": """POST /runs/{run_id}/pause|POST /runs/{run_id}/unpause
-        |POST /runs/{run_id}/reported|POST /schedules/{name}/pause|DELETE /schedules/{name}""",
+        |POST /runs/{run_id}/reported|POST /reports/{run_id}/retry|POST /schedules/{name}/pause|DELETE /schedules/{name}""",
     "two_people": "POST /policies|POST /policies/shadow|POST /policies/{version}/activate|POST /policies/{version}/withdraw|POST /freezes/thaw",
     "oneself": """POST /session|DELETE /session|POST /me/keys/{key_id}/rotate|DELETE /me/keys/{key_id}|PUT /me/slack
         |DELETE /me/slack""",

@@ -100,7 +100,7 @@ async def serve(url: str, settings: Path, key: str) -> AsyncIterator[Served]:
             yield served
 
 
-@pytest.mark.guard_seconds(150)
+@pytest.mark.guard_seconds(280)
 @pytest.mark.clause("DCI-06", "DCI-24")
 async def test_a_push_is_reported_by_a_server_that_is_killed_and_its_buttons_work(
     url: str, github: tuple[GitHubDouble, Path], tmp_path: Path
@@ -182,7 +182,7 @@ async def test_a_push_is_reported_by_a_server_that_is_killed_and_its_buttons_wor
         other = await wait_until(shown, "the check of the rerun")
         pressed = double.check_run_event(other["id"], "requested_action", identifier="cancel")
         assert (await send(server, "check_run", pressed)).json["run_id"] == again
-        assert (await wait_until(lambda: reported(server, again), "the rerun's report"))[
+        assert (await wait_until(lambda: reported(server, again), "the rerun's report", 150.0))[
             "status"
         ] == "canceled"
         # A check of somebody else is none of ours.
@@ -199,7 +199,7 @@ async def test_a_push_is_reported_by_a_server_that_is_killed_and_its_buttons_wor
             assert (await nobody.get(f"{server.address}/runs/{run}/page")).status_code == 401
 
 
-@pytest.mark.guard_seconds(150)
+@pytest.mark.guard_seconds(280)
 @pytest.mark.clause("DCI-06")
 async def test_a_reporter_that_is_killed_after_every_write_goes_on_without_a_duplicate(
     url: str, github: tuple[GitHubDouble, Path], tmp_path: Path

@@ -50,15 +50,17 @@ def start_github(folder: Path) -> Iterator[tuple[GitHubDouble, Path]]:
         yield github, key
 
 
-async def wait_until(look: Callable[[], Awaitable[T | None]], what: str) -> T:
+async def wait_until(
+    look: Callable[[], Awaitable[T | None]], what: str, seconds: float = PATIENCE_SECONDS
+) -> T:
     """Poll until something is there."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    deadline = asyncio.get_running_loop().time() + seconds
     while True:
         found = await look()
         if found:
             return found
         if asyncio.get_running_loop().time() > deadline:
-            pytest.fail(f"waited {PATIENCE_SECONDS:g} s for {what}")
+            pytest.fail(f"waited {seconds:g} s for {what}")
         await asyncio.sleep(0.05)
 
 

@@ -215,7 +215,10 @@ class JobAttempt:
             return JobOutcome(state="canceled")
         if failure is None:
             return JobOutcome(state="succeeded", output=self._describe())
-        return JobOutcome(state="failed", code=failure.code, message=self._message(failure))
+        # Without a code, the program failed and its log or reports could not be stored, so no rule was asked.
+        return JobOutcome(
+            state="failed", code=failure.code or "COMMAND_FAILED", message=self._message(failure)
+        )
 
     def _to_failure(self, refused: TenureError) -> _JobFailed:
         if refused.code == "LEASE_STALE":

@@ -220,6 +220,8 @@ class PublicationRepository(Repository):
         ids = [(run_id,) for run_id in since]
         moments = list(since.items())
         store = self._store
+        # The reads are not one snapshot: a step that ends meanwhile must not be missing from both lists.
+        open_steps: list[OpenStep] = await store.read("published_open_steps", rows=ids)
         runs: list[PublishedRun] = await store.read("published_runs", rows=ids)
         steps: dict[int, list[FinishedStep]] = {}
         for name in ("published_steps", "published_checkpoints"):
@@ -227,7 +229,6 @@ class PublicationRepository(Repository):
                 steps.setdefault(step.run_id, []).append(step)
         attempts: list[StepAttempt] = await store.read("published_attempts", rows=moments)
         questions: list[RunQuestion] = await store.read("published_questions", rows=ids)
-        open_steps: list[OpenStep] = await store.read("published_open_steps", rows=ids)
         return RunRows(
             {run.id: run for run in runs},
             steps,

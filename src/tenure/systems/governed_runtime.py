@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,6 @@ from urllib.parse import urlencode
 
 import httpx
 
-from tenure.artifacts import ARTIFACTS_VARIABLE
 from tenure.clock import HostClock
 from tenure.engine import Engine
 from tenure.govern.connectors.settings import parse_connectors
@@ -145,7 +143,6 @@ class _Story:
             servicenow=self.service.url, slack=self.slack.url, tenant=TENANT, folder=folder
         )
         write_file(connectors, text)
-        stage.exits.callback(_set_artifact_place(stage.files))
         engine = Engine(
             stage.database,
             connectors=parse_connectors(text),
@@ -382,17 +379,3 @@ class _Story:
 
         await self._until("the undo", undone)
         self.stage.check(UNDONE, undone(), self.service.incidents[sys_id]["assignment_group"])
-
-
-def _set_artifact_place(place: str) -> Callable[[], None]:
-    """Keep artifacts at a place. The result is a function that undoes it."""
-    before = os.environ.get(ARTIFACTS_VARIABLE)
-    os.environ[ARTIFACTS_VARIABLE] = place
-
-    def restore() -> None:
-        if before is None:
-            os.environ.pop(ARTIFACTS_VARIABLE, None)
-        else:
-            os.environ[ARTIFACTS_VARIABLE] = before
-
-    return restore

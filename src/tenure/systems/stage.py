@@ -14,14 +14,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import httpx
 import msgspec
 
+from tenure.artifacts import ARTIFACTS_VARIABLE
 from tenure.engine.engine import Engine
 from tenure.private_files import append_file, make_folder
 from tenure.services.identity.principals import OPERATOR
@@ -215,7 +216,23 @@ async def open_stage(
     options: StageOptions, parts: tuple[str, ...], show: Callable[[str], None]
 ) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as exits:
-        yield Stage(options, parts, show, exits)
+        stage = Stage(options, parts, show, exits)
+        exits.enter_context(_keep_artifacts(f"{stage.files.rstrip('/')}/artifacts"))
+        yield stage
+
+
+@contextmanager
+def _keep_artifacts(place: str) -> Iterator[None]:
+    """Let this process and those that it starts keep artifacts at a place."""
+    before = os.environ.get(ARTIFACTS_VARIABLE)
+    os.environ[ARTIFACTS_VARIABLE] = place
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[ARTIFACTS_VARIABLE]
+        else:
+            os.environ[ARTIFACTS_VARIABLE] = before
 
 
 async def answer_of(call: Awaitable[httpx.Response]) -> Any:
