@@ -154,7 +154,7 @@ create table cache_entry (
     used_at bigint not null,
     constraint cache_entry_pkey PRIMARY KEY (tenant, scope, name)
 );
-CREATE INDEX cache_entry_used ON cache_entry USING btree (tenant, repository, used_at);
+CREATE INDEX cache_entry_used ON cache_entry USING btree (tenant, repository, used_at, size);
 
 create table cap (
     tenant text collate "C" not null,

@@ -1113,7 +1113,7 @@ CREATE INDEX artifact_expires on artifact (expires_at) where expires_at is not n
 
 CREATE UNIQUE INDEX attempt_live on attempt (tenant, workflow, run_id, idx) where lease in ('granted', 'active');
 
-CREATE INDEX cache_entry_used on cache_entry (tenant, repository, used_at);
+CREATE INDEX cache_entry_used on cache_entry (tenant, repository, used_at, size);
 
 CREATE INDEX child_open on child (run_id, child_id) where state = 'open';
 

@@ -273,7 +273,7 @@ async def test_the_run_timeout_pauses_while_the_run_waits_for_a_person(place: Pl
         assert before.deadline_at is not None
         assert round((before.deadline_at - w.now) / us(1)) == 600
         await w.complete(lease)
-        wall = await w.create(plan=[gate()], wall_clock=True)
+        wall = await w.create(profile="agent-runs", plan=[gate()], wall_clock=True)
         await w.at("13:11:00").sweep()
         assert (await w.run(wall)).reason == "RUN_TIMED_OUT"
 

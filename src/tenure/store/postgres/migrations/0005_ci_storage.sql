@@ -62,7 +62,7 @@ create table cache_entry (
     primary key (tenant, scope, name)
 );
 
-create index cache_entry_used on cache_entry (tenant, repository, used_at);
+create index cache_entry_used on cache_entry (tenant, repository, used_at, size);
 
 create table test_report (
     run_id bigint not null,
