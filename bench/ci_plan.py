@@ -24,7 +24,7 @@ import typer
 
 from bench.report import print_json
 from tenure.ci.change import Change
-from tenure.ci.mirror import GitMirror
+from tenure.ci.mirror import GitMirror, GitSettings
 from tenure.ci.plan_step import execute_plan_step
 from tenure.ci.settings import JobBounds, RepositorySettings
 
@@ -94,7 +94,8 @@ def main(
             trusted_branches=("main",),
             allow=JobBounds(jobs=jobs),
         )
-        mirror = GitMirror(cache, settings)
+        owner = GitSettings(protocols=("file",))
+        mirror = GitMirror(cache, settings, owner)
         mirror.fetch_change("refs/heads/main", base)
         seconds = []
         for n in range(rounds):
@@ -111,7 +112,7 @@ def main(
                 repository=settings, event="push", ref="refs/heads/main", head=head, base=base, trusted=True
             )
             begun = time.perf_counter()
-            planned = execute_plan_step(change, cache)
+            planned = execute_plan_step(change, cache, owner)
             seconds.append(time.perf_counter() - begun)
             expected = {f"test-{changed + n}" for n in range(3)} | {f"lint-{changed}"}
             if {step.name for step in planned.steps} != expected:

@@ -47,7 +47,6 @@ REAL_PARTS = {
     "tests.publish.test_firestore:emulator": ("service", "Google's emulator"),
     "tools.s3_server": ("service", "S3"),
     "tools.nats_server": ("service", "NATS"),
-    "tools.git_server": ("service", "git"),
     "tenure.testing.git_host:GitHost": ("service", "git"),
     "playwright": ("browser", "browser"),
 }

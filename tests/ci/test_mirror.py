@@ -14,10 +14,12 @@ from tenure.ci.git_commands import (
     LocalRepository,
     check_ref,
 )
-from tenure.ci.mirror import GitMirror
+from tenure.ci.mirror import GitMirror, GitSettings
 from tenure.ci.settings import FetchSettings, RepositorySettings
 from tenure.errors import TenureError
 from tests.ci.repositories import WorkRepository
+
+OWNER = GitSettings(protocols=("file", "http", "https"))
 
 
 @pytest.fixture
@@ -32,7 +34,7 @@ def settings_for(work: WorkRepository, fetch: FetchSettings | None = None) -> Re
 
 
 def mirror_of(work: WorkRepository, fetch: FetchSettings | None = None) -> GitMirror:
-    return GitMirror(work.folder.parent / "cache", settings_for(work, fetch))
+    return GitMirror(work.folder.parent / "cache", settings_for(work, fetch), OWNER)
 
 
 def test_a_mirror_fetches_a_ref_and_reads_its_files(work: WorkRepository) -> None:
@@ -108,7 +110,7 @@ def test_only_the_protocols_of_the_settings_are_used(work: WorkRepository) -> No
     work.commit({"a": "1"})
     refused = RepositorySettings(name="shop", url=str(work.folder), protocols=("https",))
     with pytest.raises(TenureError, match="uses file; the protocols of this repository are https"):
-        GitMirror(work.folder.parent / "cache", refused).fetch_change("refs/heads/main")
+        GitMirror(work.folder.parent / "cache", refused, OWNER).fetch_change("refs/heads/main")
     # Git itself refuses it, too, whatever our own check of the URL says.
     git = GitProgram(git_dir=str(work.folder / ".git"), protocols=("https",))
     with pytest.raises(GitCommandFailed, match="transport 'file' not allowed"):
@@ -138,7 +140,7 @@ def test_a_fetch_that_takes_too_long_is_stopped_with_its_helpers(tmp_path: Path)
             name="slow", url=url, protocols=("http",), fetch=FetchSettings(timeout_seconds=0.5)
         )
         with pytest.raises(TenureError, match="took longer than") as failed:
-            GitMirror(tmp_path, settings).fetch_change("refs/heads/main")
+            GitMirror(tmp_path, settings, OWNER).fetch_change("refs/heads/main")
     assert failed.value.code == "NETWORK_FETCH_FAILED"
     assert failed.value.retryable
 
@@ -146,7 +148,7 @@ def test_a_fetch_that_takes_too_long_is_stopped_with_its_helpers(tmp_path: Path)
 def test_an_unreachable_host_may_work_later(tmp_path: Path) -> None:
     settings = RepositorySettings(name="far", url="http://127.0.0.1:9/x.git", protocols=("http",))
     with pytest.raises(TenureError) as failed:
-        GitMirror(tmp_path, settings).fetch_change("refs/heads/main")
+        GitMirror(tmp_path, settings, OWNER).fetch_change("refs/heads/main")
     assert failed.value.code == "NETWORK_FETCH_FAILED"
 
 
@@ -258,7 +260,7 @@ def test_a_token_is_sent_to_its_host_and_never_stored(
     settings = RepositorySettings(
         name="shop", url="https://example.com/x.git", fetch=FetchSettings(credential="env:GIT_TOKEN")
     )
-    mirror = GitMirror(tmp_path, settings)
+    mirror = GitMirror(tmp_path, settings, OWNER)
     header = mirror._credentials()["http.https://example.com/.extraHeader"]
     assert header == "Authorization: Basic eC1hY2Nlc3MtdG9rZW46czNjcmV0"
 

@@ -14,14 +14,16 @@ from tenure.ci.change import (
     build_push_change,
 )
 from tenure.ci.job import CiJob
+from tenure.ci.mirror import GitSettings
 from tenure.ci.plan_step import PlannerLauncher, execute_plan_step, launch_planner, plan_in_process
 from tenure.ci.planner import PlannedChange
 from tenure.ci.settings import JobBounds, RepositorySettings, SecretGrant
 from tenure.errors import TenureError
-from tests.ci.git_server import serve_repositories
+from tenure.testing.git_host import GitHost
 from tests.ci.plans import included, jobs, reasons
 from tests.ci.repositories import WorkRepository
 
+OWNER = GitSettings(protocols=("file", "http"))
 CONFIG = """\
 discover: python
 jobs:
@@ -53,7 +55,7 @@ class Host:
 
     def plan(self, launch: PlannerLauncher = plan_in_process, **change: Any) -> PlannedChange:
         facts = {"event": "push", "ref": "refs/heads/main", "trusted": True, **change}
-        return execute_plan_step(Change(repository=self.settings, **facts), self.cache, launch)
+        return execute_plan_step(Change(repository=self.settings, **facts), self.cache, OWNER, launch)
 
 
 @pytest.fixture
@@ -65,8 +67,8 @@ def test_three_commits_are_planned_from_a_git_host(work: WorkRepository, tmp_pat
     first = work.commit(FILES)
     second = work.commit({"libs/base/src/base/__init__.py": "X = 1"})
     third = work.commit({"docs/index.md": "text"})
-    with serve_repositories(work.folder.parent) as url:
-        host = Host(tmp_path / "cache", url=f"{url}/shop/.git", protocols=("http",))
+    with GitHost(work.folder.parent) as git_host:
+        host = Host(tmp_path / "cache", url=f"{git_host.url}/shop/.git", protocols=("http",))
         planned = host.plan(launch_planner, base=NO_COMMIT, head=first)
         assert included(planned) == ["test-base", "test-web", "docs"]
         assert reasons(planned)["docs"][0].startswith("everything is planned")
@@ -175,8 +177,8 @@ def test_a_repository_that_refuses_us_fails_for_good_and_one_that_is_down_may_wo
     work: WorkRepository, tmp_path: Path
 ) -> None:
     head = work.commit(FILES)
-    with serve_repositories(work.folder.parent, password="Basic other") as url:
-        host = Host(tmp_path / "cache", url=f"{url}/shop/.git", protocols=("http",))
+    with GitHost(work.folder.parent, credentials="Basic other") as git_host:
+        host = Host(tmp_path / "cache", url=f"{git_host.url}/shop/.git", protocols=("http",))
         with pytest.raises(TenureError) as failed:
             host.plan(head=head)
         assert failed.value.code == "REPOSITORY_REFUSED"
@@ -215,13 +217,13 @@ def test_a_planner_that_takes_too_long_or_lies_fails_the_plan(work: WorkReposito
     assert failed.value.code == "PLAN_FAILED"
     for answer in (b"", b"{}", b'{"type": "other"}'):
         with pytest.raises(TenureError, match="gave no answer"):
-            execute_plan_step(change, host.cache, lambda _, __, answer=answer: answer)  # type: ignore[misc]  # a default
+            execute_plan_step(change, host.cache, OWNER, lambda _, __, answer=answer: answer)  # type: ignore[misc]  # a default
     greedy = msgspec.json.encode({"type": "blobs", "blobs": ["1" * 40]})
     with pytest.raises(TenureError, match="more and more files"):
-        execute_plan_step(change, host.cache, lambda _, __: greedy)
+        execute_plan_step(change, host.cache, OWNER, lambda _, __: greedy)
     refused = msgspec.json.encode({"type": "refused", "code": "PIPELINE_INVALID", "message": "no"})
     with pytest.raises(TenureError, match="no"):
-        execute_plan_step(change, host.cache, lambda _, __: refused)
+        execute_plan_step(change, host.cache, OWNER, lambda _, __: refused)
 
 
 def test_a_manual_change_takes_the_commit_that_its_ref_has(work: WorkRepository, host: Host) -> None:
@@ -274,7 +276,7 @@ def test_the_answer_of_the_planner_is_checked(work: WorkRepository, host: Host) 
         return launch_planner(asked, seconds).replace(head.encode(), b"1" * 40)
 
     with pytest.raises(TenureError, match="it is for another commit"):
-        execute_plan_step(change, host.cache, lie)
+        execute_plan_step(change, host.cache, OWNER, lie)
 
 
 SECRETS = """\

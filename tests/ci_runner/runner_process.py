@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from tenure.ci.mirror import GitSettings
 from tenure.ci_runner.job_host import RunnerSettings
-from tenure.ci_runner.object_mirror import GitSettings
 from tenure.ci_runner.runner import CiRunner
 from tenure.engine.worker_process import shutdown_event
 from tenure.outbound.address_rules import AllowedNetworks

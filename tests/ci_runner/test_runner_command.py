@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenure.ci.change import NO_COMMIT, Change
+from tenure.ci.mirror import GitSettings
 from tenure.ci.plan_step import execute_plan_step
 from tenure.ci.settings import RepositorySettings
 from tenure.ci_runner.job_host import JobHost, RunnerSettings
@@ -134,6 +135,7 @@ async def test_the_planner_runs_in_a_sandbox_and_two_runners_never_share_a_folde
             base=NO_COMMIT,
             head=head,
         )
-        planned = await asyncio.to_thread(execute_plan_step, change, tmp_path / "cache", launch)
+        owner = GitSettings(protocols=("file",))
+        planned = await asyncio.to_thread(execute_plan_step, change, tmp_path / "cache", owner, launch)
         assert [step.name for step in planned.steps] == ["docs"]
         host.close()

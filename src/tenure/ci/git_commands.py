@@ -3,9 +3,11 @@
 Laws:
 1. Nothing that a commit, a config file or the environment says makes git start another program: no hooks, no filters, no file system monitor,
    no credential helpers, no pagers, no submodules, no LFS, no lazy fetches. Only plumbing commands are used, and none makes a work tree.
+   The one exception is a config file of the host's owner (`owner_config`), whose credential helpers and ssh command are used.
 2. Only the protocols that the caller names are allowed.
 3. Every command has a time limit and a limit on its output; a file that it writes has a limit, too.
 4. Names from outside never become options: revisions follow `--end-of-options`, paths follow `--`.
+5. Everybody who asks which files of a commit match a glob gets the same answer, because paths become text in one way (`_to_text`).
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 
+from tenure.ci.globs import PathIndex
 from tenure.ci.planner import CommitFile
 from tenure.errors import TenureError
 from tenure.limits import CI_CHANGED_FILES_MAX, CI_FILES_MAX
@@ -28,6 +32,7 @@ from tenure.limits import CI_CHANGED_FILES_MAX, CI_FILES_MAX
 OUTPUT_BYTES_MAX = 256 << 20
 ERROR_CHARS_MAX = 2_000
 READ_SECONDS = 60.0
+STOP_POLL_SECONDS = 0.1
 COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _FULL_REF = re.compile(r"refs/[A-Za-z0-9._/@+#=,%-]{1,240}")
 _CONFIG = {
@@ -76,7 +81,7 @@ class GitCommandFailed(Exception):
 
 
 class GitCommandTimedOut(Exception):
-    """Git took too long."""
+    """Git took too long, or was asked to stop."""
 
 
 class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +92,10 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
     protocols: tuple[str, ...] = ()
     config: Mapping[str, str] = {}
     """Further settings. They are passed in the environment, where other users cannot read them."""
+    owner_config: str = ""
+    """A config file of the host's owner, for credentials. What is set here overrides it."""
+    stop: Callable[[], bool] | None = None
+    """Whether a command that runs must be ended. It is asked again and again."""
 
     def environment(self) -> dict[str, str]:
         settings = {
@@ -94,24 +103,30 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
             **{f"protocol.{protocol}.allow": "always" for protocol in self.protocols},
             **self.config,
         }
+        if self.owner_config:
+            del settings["credential.helper"]
+        own_account = "ssh" in self.protocols or bool(self.owner_config)
         variables = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C",
-            "HOME": os.environ.get("HOME", "/") if "ssh" in self.protocols else "/nonexistent",
+            "HOME": os.environ.get("HOME", "/") if own_account else "/nonexistent",
             **({"GIT_DIR": self.git_dir} if self.git_dir else {}),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_SYSTEM": "/dev/null",
-            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_CONFIG_GLOBAL": self.owner_config or "/dev/null",
             "GIT_ATTR_NOSYSTEM": "1",
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ASKPASS": "",
             "SSH_ASKPASS": "",
-            "GIT_SSH_COMMAND": "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes",
             "GIT_NO_LAZY_FETCH": "1",
             "GIT_NO_REPLACE_OBJECTS": "1",
             "GIT_OPTIONAL_LOCKS": "0",
             "GIT_CONFIG_COUNT": str(len(settings)),
         }
+        if not self.owner_config:  # it may have a command of its own
+            variables["GIT_SSH_COMMAND"] = "ssh -oBatchMode=yes -oStrictHostKeyChecking=yes"
+        if own_account and "SSH_AUTH_SOCK" in os.environ:
+            variables["SSH_AUTH_SOCK"] = os.environ["SSH_AUTH_SOCK"]
         for i, (key, value) in enumerate(settings.items()):
             variables[f"GIT_CONFIG_KEY_{i}"] = key
             variables[f"GIT_CONFIG_VALUE_{i}"] = value
@@ -126,9 +141,10 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
         file_bytes_max: int | None = None,
     ) -> bytes:
         """What a command of git prints. Neither that nor a file that it writes may be longer than allowed. GitCommandFailed and GitCommandTimedOut say why there is nothing."""
-        # The shell sets the limit of written files, which git's helper programs inherit; the arguments are not part of its script.
+        # The shell sets the limit of written files, which git's helper programs inherit; the arguments are not part of its script. Jobs,
+        # which have other users, read the objects of a mirror; its folder is closed for everybody else.
         blocks = max(1, (output_bytes_max if file_bytes_max is None else file_bytes_max) // 512)
-        command = ["sh", "-c", f'ulimit -f {blocks} && exec git "$@"', "git", *arguments]
+        command = ["sh", "-c", f'umask 022 && ulimit -f {blocks} && exec git "$@"', "git", *arguments]
         # Files instead of pipes: nothing blocks, whatever git reads or prints.
         with (
             tempfile.TemporaryFile() as given,
@@ -147,9 +163,7 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
                 start_new_session=True,
             )
             try:
-                process.wait(timeout=seconds)
-            except subprocess.TimeoutExpired as late:
-                raise GitCommandTimedOut(f"git {arguments[0]} took longer than {seconds:g} seconds") from late
+                self._wait(process, arguments[0], seconds)
             finally:
                 _kill_group(process)
             problems.seek(0)
@@ -163,6 +177,18 @@ class GitProgram(msgspec.Struct, frozen=True, kw_only=True):
                 raise GitCommandFailed(arguments, process.returncode, text)
             printed.seek(0)
             return printed.read()
+
+    def _wait(self, process: subprocess.Popen[bytes], verb: str, seconds: float) -> None:
+        until = monotonic() + seconds
+        while True:
+            left = max(0.0, until - monotonic())
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=left if self.stop is None else min(left, STOP_POLL_SECONDS))
+                return
+            if self.stop is not None and self.stop():
+                raise GitCommandTimedOut(f"git {verb} was stopped")
+            if monotonic() >= until:
+                raise GitCommandTimedOut(f"git {verb} took longer than {seconds:g} seconds")
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -184,6 +210,13 @@ def check_ref(ref: str) -> str:
     ):
         raise TenureError("INVALID_INPUT", f"{ref[:100]!r} is not a full ref such as refs/heads/main")
     return ref
+
+
+def check_commit(commit: str) -> str:
+    """The full id of a commit, or INVALID_INPUT."""
+    if not COMMIT.fullmatch(commit):
+        raise TenureError("INVALID_INPUT", f"{commit[:80]!r} is not the id of a commit")
+    return commit
 
 
 def find_repository(folder: Path) -> LocalRepository:
@@ -271,6 +304,13 @@ class LocalRepository:
             made.append(CommitFile(path, mode, blob))
         return made
 
+    def find_paths(self, commit: str, globs: Sequence[str]) -> list[bytes]:
+        """The paths of the files of a commit that match globs, as git has them."""
+        listed = self._git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", commit)
+        paths = {_to_text(one): one for one in listed.split(b"\0") if one}
+        index = PathIndex(paths)
+        return [paths[index.paths[at]] for at in index.find_all(globs)]
+
     def find_file(self, commit: str, path: str) -> CommitFile | None:
         """One entry of a commit: a file, a link, a submodule or a folder (mode 040000)."""
         entries = _split(
@@ -307,8 +347,12 @@ class LocalRepository:
 
 
 def _split(listed: bytes) -> list[str]:
-    """Paths as text. Bytes that are not UTF-8 become escapes, so that two paths stay two."""
-    return [one.decode(errors="backslashreplace") for one in listed.split(b"\0") if one]
+    return [_to_text(one) for one in listed.split(b"\0") if one]
+
+
+def _to_text(path: bytes) -> str:
+    """A path as text. Bytes that are not UTF-8 become escapes, and a backslash becomes two, so that two paths stay two."""
+    return path.replace(b"\\", b"\\\\").decode(errors="backslashreplace")
 
 
 def _split_batch(output: bytes) -> Iterator[tuple[str, bytes]]:

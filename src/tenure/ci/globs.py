@@ -98,6 +98,24 @@ def matches_any(globs: Iterable[str], path: str) -> bool:
     return any(compile_glob(glob).fullmatch(path) for glob in globs)
 
 
+def may_match_below(glob: str, folder: str) -> bool:
+    """Whether a path in a folder, however deep, may match a glob: false if all of the folder can be left out."""
+    if glob == ".":
+        return True
+    parts, names = glob.rstrip("/").split("/"), folder.split("/")
+    for part, name in zip(parts, names, strict=False):
+        if part == "**":
+            return True
+        if not _compile_name(part).fullmatch(name):
+            return False
+    return len(parts) > len(names) or glob.endswith("/") or not _SPECIAL.intersection(glob)
+
+
+@lru_cache(maxsize=4096)
+def _compile_name(part: str) -> re.Pattern[str]:
+    return re.compile(_compile_part(part), re.DOTALL)
+
+
 def matches_branch(globs: Iterable[str], branch: str) -> bool:
     """Whether a branch is listed. A branch without wildcards is only itself: `release` does not cover `release/1`."""
     return any(

@@ -1,10 +1,13 @@
-"""Mirrors: a bare repository for each remote repository, in a cache folder of this host.
+"""Mirrors: a bare repository for each URL, in a cache folder of this host. Plans and jobs share it.
 
 Laws:
 1. A mirror only grows: nothing deletes objects while jobs borrow them. To begin again, delete its folder while nothing runs.
 2. Processes take turns to fetch into a mirror (a lock on a file). Reads need no lock.
 3. A commit that is there is not fetched again.
 4. Credentials are read for each fetch, passed to git in its environment and stored nowhere. A mirror has no remote, no hook and no config of its own.
+5. The owner of the host decides what is fetched there at most (`GitSettings`): with which protocols, how much, for how long, with which credentials. The
+   settings of a repository, which come from a server, can only ask for less. Both are asked before a commit is used, even if it is there.
+6. Other users can read the objects, if somebody shows them the folder: jobs in a sandbox. The mirror's folder itself is closed.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ import base64
 import fcntl
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from urllib.parse import urlsplit
+
+import msgspec
 
 from tenure import private_files, secrets
 from tenure.ci.git_commands import (
@@ -25,12 +30,15 @@ from tenure.ci.git_commands import (
     GitCommandTimedOut,
     GitProgram,
     LocalRepository,
+    check_commit,
     check_ref,
 )
 from tenure.ci.settings import RepositorySettings, find_url_problem, url_protocol
 from tenure.errors import TenureError
 
+DEFAULT_PROTOCOLS = ("https", "ssh")
 LOCK_POLL_SECONDS = 0.05
+NAME_CHARS_MAX = 60
 PACKS_INDEXED = 16
 """After so many new packs, all packs are indexed together."""
 _REFUSED = re.compile(
@@ -41,39 +49,64 @@ _REFUSED = re.compile(
 _BAD_OBJECT = re.compile(r"fsck|object of unexpected type|corrupt|bad object", re.IGNORECASE)
 
 
-class GitMirror:
-    """The mirror of one repository."""
+class GitSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner of a host allows to be fetched there (law 5)."""
 
-    def __init__(self, cache: Path, settings: RepositorySettings) -> None:
+    protocols: tuple[str, ...] = DEFAULT_PROTOCOLS
+    config_file: str = ""
+    """The owner's git configuration, for credentials. It is used for fetching only."""
+    credentials: tuple[str, ...] = ()
+    """The references that the settings of a repository may name as their `fetch.credential`."""
+    timeout_seconds: float = 600.0
+    size_bytes: int = 10 << 30
+    """The most that one fetch may bring."""
+
+
+class GitMirror:
+    """The mirror of one URL."""
+
+    def __init__(
+        self,
+        cache: Path,
+        settings: RepositorySettings,
+        owner: GitSettings,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """`stop` says whether a fetch that runs must be ended."""
         self._settings = settings
-        digest = hashlib.sha256(settings.url.encode()).hexdigest()[:16]
-        self.folder = cache / f"{re.sub(r'[^A-Za-z0-9_-]', '-', settings.name)}-{digest}.git"
+        self._owner = owner
+        self._stop = stop
+        self._size_bytes = min(settings.fetch.size_bytes, owner.size_bytes)
+        self.folder = cache / f"{_name_folder(settings.url)}.git"
         self.repository = LocalRepository(self.folder)
 
     def fetch_change(self, ref: str, head: str = "", *wanted: str, seconds: float | None = None) -> str:
         """Fetch a ref, and further commits or refs if they are missing. Returns the head's id. COMMIT_NOT_FOUND if the head is not in the
-        remote repository any more."""
-        check_ref(ref)
-        limit = (
-            self._settings.fetch.timeout_seconds
-            if seconds is None
-            else min(seconds, self._settings.fetch.timeout_seconds)
-        )
+        remote repository any more. A head that is known needs no ref."""
+        if ref or not head:
+            check_ref(ref)
+        if head:
+            check_commit(head)
+        for name in wanted:
+            (check_ref if name.startswith("refs/") else check_commit)(name)
+        self._check_allowed()
+        limits = (self._settings.fetch.timeout_seconds, self._owner.timeout_seconds, seconds)
+        limit = min(one for one in limits if one is not None)
         if head and self._is_complete(head, wanted):
             return head
         until = monotonic() + limit
         with self._lock(until):
             if head and self._is_complete(head, wanted):
                 return head
-            if not head or not self.repository.has_commit(head):
+            if ref and (not head or not self.repository.has_commit(head)):
                 self._fetch(until, f"+{ref}:{_local(ref)}", required=not head)
             if not head:
                 head = self.repository.find_commit(_local(ref))
             elif not self.repository.has_commit(head):
-                self._fetch(until, head)  # the ref has moved on
+                self._fetch(until, head)  # the ref has moved on, or there is none
             for name in wanted:
                 if name.startswith("refs/"):
-                    self._fetch(until, f"+{check_ref(name)}:{_local(name)}", required=False)
+                    self._fetch(until, f"+{name}:{_local(name)}", required=False)
                 elif not self.repository.has_commit(name):
                     self._fetch(until, name, required=False)
             self._index_packs(until)
@@ -91,6 +124,18 @@ class GitMirror:
         tip = self.find_ref(ref)
         return tip is not None and self.repository.find_merge_base(tip, commit) == commit
 
+    def _check_allowed(self) -> None:
+        """Law 5, or REPOSITORY_REFUSED."""
+        settings, owner = self._settings, self._owner
+        problem = find_url_problem(settings.url, settings.protocols)
+        protocol, credential = url_protocol(settings.url), settings.fetch.credential
+        if not problem and protocol not in owner.protocols:
+            problem = f"uses {protocol}; this host fetches with {', '.join(owner.protocols)} (--git-protocol)"
+        if not problem and credential and credential not in owner.credentials:
+            problem = f"needs {credential}, which this host does not give: name it in its file of secrets (--secrets)"
+        if problem:
+            raise TenureError("REPOSITORY_REFUSED", f"{settings.name}: {settings.url[:300]} {problem}")
+
     def _is_complete(self, head: str, wanted: tuple[str, ...]) -> bool:
         if not self.folder.is_dir() or any(name.startswith("refs/") for name in wanted):
             return False
@@ -105,7 +150,7 @@ class GitMirror:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if monotonic() > until:
+                    if monotonic() > until or (self._stop is not None and self._stop()):
                         raise TenureError(
                             "NETWORK_FETCH_FAILED",
                             f"another process has been fetching {self._settings.name} for too long; try again",
@@ -120,11 +165,14 @@ class GitMirror:
         GitProgram(git_dir=str(self.folder)).run("init", "--quiet", "--bare", "--template=", str(self.folder))
 
     def _fetch(self, until: float, what: str, *, required: bool = True) -> None:
-        settings = self._settings
-        if problem := find_url_problem(settings.url, settings.protocols):
-            raise TenureError("REPOSITORY_REFUSED", f"{settings.name}: {settings.url} {problem}")
+        settings, owner = self._settings, self._owner
         git = GitProgram(
-            git_dir=str(self.folder), protocols=(url_protocol(settings.url),), config=self._credentials()
+            git_dir=str(self.folder),
+            # The owner's configuration may lead a URL elsewhere.
+            protocols=owner.protocols if owner.config_file else (url_protocol(settings.url),),
+            config=self._credentials(),
+            owner_config=owner.config_file,
+            stop=self._stop,
         )
         try:
             git.run(
@@ -139,7 +187,7 @@ class GitMirror:
                 settings.url,
                 what,
                 seconds=max(0.1, until - monotonic()),
-                file_bytes_max=settings.fetch.size_bytes,
+                file_bytes_max=self._size_bytes,
             )
         except GitCommandTimedOut as late:
             self._remove_rest()
@@ -186,15 +234,22 @@ class GitMirror:
                 "COMMIT_NOT_FOUND",
                 f"{name} has no {shown}; a force push or a deleted branch may have removed it",
             )
-        if largest >= self._settings.fetch.size_bytes // 512 * 512:
+        if largest >= self._size_bytes // 512 * 512:
             return TenureError(
                 "REPOSITORY_TOO_LARGE",
-                f"a fetch of {name} brings more than the {self._settings.fetch.size_bytes} bytes that its settings allow",
+                f"a fetch of {name} brings more than the {self._size_bytes} bytes that its settings and this host allow",
             )
         if _BAD_OBJECT.search(said):
             return TenureError("REPOSITORY_REFUSED", f"{name} has an object that git refuses: {said}")
         code = "REPOSITORY_REFUSED" if _REFUSED.search(said) else "NETWORK_FETCH_FAILED"
         return TenureError(code, f"{name} could not be fetched: {said or 'git said nothing'}")
+
+
+def _name_folder(url: str) -> str:
+    """The name of a URL's mirror, which begins with something that people know."""
+    last = url.rstrip("/").removesuffix(".git").rstrip("/").rpartition("/")[2]
+    shown = re.sub(r"[^A-Za-z0-9_-]", "-", last)[:NAME_CHARS_MAX]
+    return f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:32]}"
 
 
 def _local(ref: str) -> str:

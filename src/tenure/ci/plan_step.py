@@ -8,11 +8,13 @@ Laws:
 3. If there is nothing to compare with (a new repository, a base that a force push has removed), everything is planned, and each job says so.
 4. The planner's answer is checked (`plan_check`): a plan gets nothing beyond the settings, whatever a commit has made of the planner.
 5. Imports of files are kept by the id of their content. Only plans of trusted changes add to them, so that nobody else decides what a trusted
-   plan believes.
+   plan believes. Each repository of each tenant has its own, because each decides itself whom it trusts.
+6. A change is fetched within the bounds of this host's owner (`GitSettings`), whatever its settings say.
 """
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,8 +25,8 @@ import msgspec
 
 from tenure import private_files
 from tenure.ci.change import NO_COMMIT, Change
-from tenure.ci.git_commands import COMMIT, GitCommandFailed, GitCommandTimedOut, LocalRepository
-from tenure.ci.mirror import GitMirror
+from tenure.ci.git_commands import GitCommandFailed, GitCommandTimedOut, LocalRepository, check_commit
+from tenure.ci.mirror import GitMirror, GitSettings
 from tenure.ci.plan_check import check_planned_change
 from tenure.ci.planner import (
     REGULAR_MODES,
@@ -48,12 +50,6 @@ IMPORTS_FILE_BYTES_MAX = 64 << 20
 
 PlannerLauncher = Callable[[bytes, float], bytes]
 """Starts the planner with a request on stdin and returns what it wrote, within some seconds. PLAN_FAILED if it crashed or took too long."""
-
-
-def planner_folders() -> tuple[str, ...]:
-    """The folders of this machine that the planner needs to see, read-only: Python, its packages and Tenure."""
-    own = str(Path(__file__).parents[2])
-    return tuple(sorted({sys.prefix, sys.base_prefix, own}))
 
 
 def launch_planner(request: bytes, seconds: float) -> bytes:
@@ -84,14 +80,20 @@ def plan_in_process(request: bytes, seconds: float) -> bytes:
     return answer_request(request)
 
 
-def execute_plan_step(change: Change, cache: Path, launch: PlannerLauncher = launch_planner) -> PlannedChange:
-    """Fetch a change into its mirror and plan it."""
+def execute_plan_step(
+    change: Change,
+    cache: Path,
+    owner: GitSettings,
+    launch: PlannerLauncher = launch_planner,
+    stop: Callable[[], bool] | None = None,
+) -> PlannedChange:
+    """Fetch a change into its mirror and plan it. `stop` says whether a fetch that runs must be ended."""
     settings = change.repository
     until = monotonic() + settings.planning_seconds
     try:
-        mirror = GitMirror(cache, settings)
+        mirror = GitMirror(cache, settings, owner, stop)
         head, base, whole = _fetch(change, mirror, settings.planning_seconds)
-        kept = _KeptImports(mirror.folder.with_suffix(".imports"))
+        kept = _KeptImports(mirror.folder.with_suffix(f".{_name_imports(settings)}.imports"))
         plan = plan_commits(
             mirror.repository, change, head, base, whole, until=until, launch=launch, imports=kept.read()
         )
@@ -104,13 +106,16 @@ def execute_plan_step(change: Change, cache: Path, launch: PlannerLauncher = lau
     return add_secrets_gate(change, plan)
 
 
+def _name_imports(settings: RepositorySettings) -> str:
+    return hashlib.sha256(msgspec.json.encode((settings.tenant, settings.name))).hexdigest()[:16]
+
+
 def _fetch(change: Change, mirror: GitMirror, seconds: float) -> tuple[str, str | None, str]:
     """The head, the commit to compare it with, and why there is none."""
     default = f"refs/heads/{change.repository.default_branch}"
     given = "" if change.base == NO_COMMIT else change.base
     for commit in filter(None, (given, change.head)):
-        if not COMMIT.fullmatch(commit):
-            raise TenureError("INVALID_INPUT", f"{commit[:80]!r} is not the id of a commit")
+        check_commit(commit)
     compare_ref = change.base_ref or default
     # Hosts give out commits of forks by their id, so a commit that a person names must be part of the ref that is trusted.
     named = change.event == "manual" and bool(change.head)

@@ -27,19 +27,21 @@ import msgspec
 from tenure import secrets
 from tenure.ci.failure_rules import (
     EXCEEDED_CODES,
+    PHASE_CODES,
     JobFailure,
     Phase,
     classify,
     classify_tests,
 )
+from tenure.ci.git_commands import GitCommandFailed, GitCommandTimedOut
 from tenure.ci.job import CiJob, JobService
 from tenure.ci.junit import ReportProblem, join_reports, read_junit
+from tenure.ci.mirror import GitMirror
 from tenure.ci_runner.job_host import JobHost
 from tenure.ci_runner.job_output import JobOutput
 from tenure.ci_runner.job_storage import JobStorage
-from tenure.ci_runner.object_mirror import GitFailed, checkout_script
 from tenure.ci_runner.secret_masker import SECRET_BYTES_MIN
-from tenure.ci_runner.workspace_files import GlobSet, WorkspaceProblem, find_files, resolve_inside
+from tenure.ci_runner.workspace_files import WorkspaceProblem, check_globs, find_files, resolve_inside
 from tenure.errors import TenureError
 from tenure.limits import TEST_REPORT_BYTES_MAX
 from tenure.logs import get_logger
@@ -311,7 +313,7 @@ class JobAttempt:
             spec = self._spec(proxy, mirror if job.checkout.paths is None else None)
             await stack.enter_async_context(self._open(spec))
             if job.checkout.paths is None:
-                await self._check_out(spec, mirror, None)
+                await self._check_out(spec, mirror, some=False)
             await self._restore(spec)
             env = base_environment(spec, {**self._variables(spec), **job.env, **given})
             await self._start_services(spec, env)
@@ -369,40 +371,43 @@ class JobAttempt:
 
     # ----------------------------------------------------------------------------------------------- checkout
 
-    async def _fetch(self) -> Path:
-        checkout = self._job.checkout
+    async def _fetch(self) -> GitMirror:
         try:
-            return await self._interrupt(
-                self._host.mirrors.fetch(checkout.url, checkout.commit, checkout.ref)
-            )
-        except GitFailed as failed:
-            output = failed.output or str(failed).encode()
-            await self._log.note(output.decode(errors="replace").strip())
-            code = await asyncio.to_thread(
-                classify, JobFailure(phase="checkout", output=output), self._job.failure_rules
-            )
-            raise _JobFailed(code, str(failed)) from None
+            return await self._interrupt(self._host.fetch(self._job.checkout))
+        except TenureError as refused:
+            fault = refused.__cause__  # what git said, line by line, if it was git
+            output = fault.stderr if isinstance(fault, GitCommandFailed) else refused.message
+            await self._log.note(output.strip())
+            failure = JobFailure(phase="checkout", output=output.encode())
+            code = await asyncio.to_thread(classify, failure, self._job.failure_rules)
+            if code == PHASE_CODES["checkout"] and refused.retryable:
+                code = refused.code
+            raise _JobFailed(code, refused.message) from None
 
-    async def _check_out_paths(self, mirror: Path, patterns: Sequence[str]) -> None:
+    async def _check_out_paths(self, mirror: GitMirror, globs: Sequence[str]) -> None:
         """Check out only some files, in a sandbox of its own: the job's sandbox does not see the repository."""
+        commit = self._job.checkout.commit
         try:
-            globs = GlobSet(patterns)
+            check_globs(globs)
+            paths = await self._interrupt(
+                self._host.run_git(lambda _: mirror.repository.find_paths(commit, globs))
+            )
         except WorkspaceProblem as wrong:
             raise _JobFailed("JOB_INVALID", f"checkout.paths: {wrong}") from None
-        listed = await self._interrupt(self._host.mirrors.list_files(mirror, self._job.checkout.commit))
-        paths = [path for path in listed if globs.match(path)]
+        except (GitCommandFailed, GitCommandTimedOut) as fault:
+            raise _JobFailed(PHASE_CODES["checkout"], str(fault)) from None
         names = self._folder / "incoming" / "paths"
-        await asyncio.to_thread(write_file, names, b"".join(os.fsencode(path) + b"\0" for path in paths))
+        await asyncio.to_thread(write_file, names, b"".join(path + b"\0" for path in paths))
         self._give(names)
         spec = self._spec(None, mirror)
         async with self._open(spec):
-            await self._check_out(spec, mirror, paths)
+            await self._check_out(spec, mirror, some=True)
 
-    async def _check_out(self, spec: SandboxSpec, mirror: Path, paths: Sequence[str] | None) -> None:
-        objects = OBJECTS_FOLDER if spec.isolation == "bubblewrap" else str(mirror / "objects")
+    async def _check_out(self, spec: SandboxSpec, mirror: GitMirror, *, some: bool) -> None:
+        objects = OBJECTS_FOLDER if spec.isolation == "bubblewrap" else str(mirror.folder / "objects")
         commit = self._job.checkout.commit
         command = SandboxCommand(
-            argv=("sh", "-c", checkout_script(objects, commit, paths)),
+            argv=("sh", "-c", _make_checkout_script(objects, commit, some=some)),
             cwd=spec.inside("workspace"),
             env=base_environment(spec, {"GIT_CONFIG_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0"}),
             title=f"checkout {commit}",
@@ -503,11 +508,11 @@ class JobAttempt:
 
     # -------------------------------------------------------------------------------------------- the sandbox
 
-    def _spec(self, proxy: Path | None, mirror: Path | None) -> SandboxSpec:
+    def _spec(self, proxy: Path | None, mirror: GitMirror | None) -> SandboxSpec:
         limits = self._job.limits
         mounts = [Mount(path, path) for path in self._host.settings.tools]
         if mirror is not None:
-            mounts.append(Mount(str(mirror / "objects"), OBJECTS_FOLDER))
+            mounts.append(Mount(str(mirror.folder / "objects"), OBJECTS_FOLDER))
         return SandboxSpec(
             isolation=self._host.isolation.kind,
             folder=self._folder,
@@ -685,6 +690,19 @@ class JobAttempt:
                 await self._storage.save_cache(cache.key, paths, root)
             await self._log.note(f"cache {cache.key}: {'saved' if paths else 'nothing to save'}")
         return failure
+
+
+def _make_checkout_script(objects: str, commit: str, *, some: bool) -> str:
+    """The script that fills an empty workspace in the sandbox. If it gets only `some` files, their names are in `../incoming/paths`, and no
+    repository is left: a job that declares its inputs can see nothing else."""
+    quiet = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c advice.detachedHead=false"
+    begin = f"git init -q --template= . && mkdir -p .git/objects/info && echo {objects} > .git/objects/info/alternates"
+    if not some:
+        return f"{begin} && {quiet} checkout -q --detach {commit}"
+    return (
+        f"{begin} && if test -s ../incoming/paths; then GIT_LITERAL_PATHSPECS=1 {quiet} checkout -q"
+        f" --pathspec-from-file=../incoming/paths --pathspec-file-nul {commit}; fi && rm -rf .git ../incoming/paths"
+    )
 
 
 async def _run_quietly(*argv: str) -> None:

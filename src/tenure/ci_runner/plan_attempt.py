@@ -1,7 +1,8 @@
 """One attempt of a plan step: a change is fetched, and planned in a sandbox.
 
 Laws:
-1. The planner, which parses what the commit contains, runs in the sandbox (`sandboxed_planner`); only git fetches here.
+1. The planner, which parses what the commit contains, runs in the sandbox (`sandboxed_planner`); only git fetches here, into the mirrors of the jobs
+   and within the bounds of the runner's owner.
 2. A failure is reported with its code, and the profile decides whether it is tried again: NETWORK_* is, PIPELINE_INVALID is not.
 3. The output of the step explains each job of the pipeline, whether it is in the plan or not.
 """
@@ -61,9 +62,8 @@ class PlanAttempt:
 
     async def _plan(self, change: Change) -> PlannedChange:
         launch = make_planner_launcher(self._host, asyncio.get_running_loop(), self._slot)
-        return await asyncio.to_thread(
-            execute_plan_step, change, self._host.settings.folder / "plans", launch
-        )
+        mirrors, owner = self._host.mirrors, self._host.settings.git
+        return await self._host.run_git(lambda stop: execute_plan_step(change, mirrors, owner, launch, stop))
 
 
 def encode_explanation(planned: PlannedChange) -> bytes:

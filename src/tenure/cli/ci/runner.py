@@ -87,7 +87,7 @@ def runner(
         list[str] | None,
         typer.Option(
             "--git-protocol",
-            help="A protocol that may be fetched with; may be repeated.  \\[default: https, ssh]",
+            help="A protocol that plans and jobs may fetch with; may be repeated.  \\[default: https, ssh]",
             show_default=False,
         ),
     ] = None,
@@ -129,8 +129,9 @@ def runner(
         raise typer.BadParameter("name a server, or set TENURE_SERVER", param_hint="--server")
     from ipaddress import ip_network
 
+    from tenure.ci.mirror import DEFAULT_PROTOCOLS, GitSettings
+    from tenure.ci.settings import PROTOCOLS
     from tenure.ci_runner.job_host import RunnerSettings
-    from tenure.ci_runner.object_mirror import DEFAULT_PROTOCOLS, GitSettings
     from tenure.ci_runner.runner_process import run_ci_runner
     from tenure.ci_runner.secrets_file import read_secrets_file
     from tenure.engine.entry_point import run_in_loop
@@ -141,14 +142,21 @@ def runner(
             ip_network(network)
         except ValueError as wrong:
             raise typer.BadParameter(str(wrong), param_hint="--reach") from wrong
+    for protocol in git_protocol or ():
+        if protocol not in PROTOCOLS:
+            raise typer.BadParameter(
+                f"{protocol!r} is not one of {', '.join(PROTOCOLS)}", param_hint="--git-protocol"
+            )
+    known = {} if secrets is None else read_secrets_file(secrets)
     settings = RunnerSettings(
         folder=(folder or Path.home() / ".cache" / "tenure-ci-runner").absolute(),
         slots=slots,
         labels=tuple(label.strip() for label in labels.split(",") if label.strip()),
-        secrets={} if secrets is None else read_secrets_file(secrets),
+        secrets=known,
         git=GitSettings(
             protocols=tuple(git_protocol or DEFAULT_PROTOCOLS),
-            config_file=None if git_config is None else str(git_config.absolute()),
+            config_file="" if git_config is None else str(git_config.absolute()),
+            credentials=tuple(known.values()),
         ),
         reach=AllowedNetworks(networks=tuple(reach or ())),
         uid_base=uid_base,
