@@ -6,6 +6,7 @@ Laws:
    falls (I62).
 3. A timeout is a failure: the conclusion `timed_out`, and the commit status `failure` (DCI-06).
 4. Texts of users (messages, names, paths) are cut and escaped. Nothing in them becomes a link, a mention or markup.
+5. Titles are made from the run's and the steps' rows alone, because they are compared when a state is read back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +22,7 @@ from tenure import ids
 from tenure.clock import to_datetime
 from tenure.kernel.run_rows import CLOSED_RUN, CLOSED_STEP, CONDITION_FALSE, AttemptRow, RunRow, StepRow
 from tenure.shapes.reports import CheckAnnotation, VcsTarget
+from tenure.shapes.test_reports import FailedCase, TestReport
 
 QUEUED, IN_PROGRESS, COMPLETED = 0, 1, 2
 STATUSES = ("queued", "in_progress", "completed")
@@ -35,6 +37,8 @@ SUMMARY_CHARS_MAX = 60_000
 DESCRIPTION_CHARS_MAX = 140
 ANNOTATIONS_MAX = 50
 """GitHub takes so many with one request."""
+TESTS_LISTED_MAX = 50
+"""Failed tests in the summary of a job, of those whose place is not known."""
 JOBS_LISTED_MAX = 200
 JOBS_MAX = 1_000
 """Jobs of a run that have checks of their own. GitHub allows no more check runs in a suite."""
@@ -68,6 +72,8 @@ _RUN_TITLES = {
     "waiting_approval": "Waiting for an approval",
 }
 _PLACE = re.compile(r"(?m)^(?P<path>[^\s:][^:\n]{0,300}):(?P<line>\d{1,7}):(?:\d{1,7}:)? *(?P<message>.+)$")
+_TEST_PLACE = re.compile(r"(?m)^(?P<path>[^\s:]{1,300}\.[A-Za-z0-9]{1,10}):(?P<line>\d{1,7}):")
+"""Where a traceback of pytest, and many compilers, name a place."""
 
 
 class CheckState(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,9 +210,9 @@ def _quote(text: str) -> str:
     return "\n".join(f"    {line}" for line in lines)
 
 
-def _cell(text: str) -> str:
-    """A text of users in a table: no markup, no mentions."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|@~&])", r"\\\1", clean_text(text, 100)).replace("\\@", "@\u200b")
+def _cell(text: str, most: int = 100) -> str:
+    """A text of users in a table or a list: no markup, no mentions."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|@~&])", r"\\\1", clean_text(text, most)).replace("\\@", "@\u200b")
 
 
 def read_annotations(value: Any) -> tuple[CheckAnnotation, ...]:
@@ -257,6 +263,32 @@ def find_places(error: Any) -> tuple[CheckAnnotation, ...]:
     return tuple(found)
 
 
+def find_test_place(case: FailedCase) -> tuple[str, int] | None:
+    """Where a test failed: the last place in its file that its message names, else the file and line of its report. The message comes
+    first, because some reports count lines from 0 or name the line of the function."""
+    named = [
+        (match["path"].removeprefix("./"), int(match["line"])) for match in _TEST_PLACE.finditer(case.message)
+    ]
+    file = case.file.removeprefix("./")
+    same = [one for one in named if one[0] == file] if file else named
+    if file and not same and case.line is not None:
+        same = [(file, max(case.line, 1))]
+    for path, line in reversed(same):
+        if _clean_annotation(CheckAnnotation(path=path, line=line, message="-")) is not None:
+            return path, line
+    return None
+
+
+def _annotate_test(
+    case: FailedCase, place: tuple[str, int], level: Literal["warning", "failure"]
+) -> CheckAnnotation | None:
+    path, line = place
+    message = case.message if case.message.strip() else f"the test {case.outcome}"
+    return _clean_annotation(
+        CheckAnnotation(path=path, line=line, level=level, title=case.test, message=message)
+    )
+
+
 def describe_error(error: Any) -> str:
     """The message of an error payload."""
     if isinstance(error, Mapping):
@@ -275,6 +307,10 @@ class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
     jobs: list[StepRow]
     begun: Mapping[int, int]
     """When the first attempt of a step was granted, by the step's index."""
+    jobs_left_out: int = 0
+    """Jobs beyond `JOBS_MAX`."""
+    gates: list[StepRow] = []
+    """The approvals that the run waits for."""
     error: Any = None
     """The run's error, decoded."""
     details_url: str | None = None
@@ -284,9 +320,15 @@ class RunPicture(msgspec.Struct, frozen=True, kw_only=True):
         return self.run.status in CLOSED_RUN
 
 
-def choose_jobs(steps: Iterable[StepRow]) -> list[StepRow]:
-    """The steps that have checks of their own."""
-    return [step for step in steps if step.kind == "work"][:JOBS_MAX]
+def choose_jobs(steps: Iterable[StepRow]) -> tuple[list[StepRow], int]:
+    """The steps that have checks of their own, and how many more jobs there are."""
+    jobs = [step for step in steps if step.kind == "work"]
+    return jobs[:JOBS_MAX], max(0, len(jobs) - JOBS_MAX)
+
+
+def choose_gates(steps: Iterable[StepRow]) -> list[StepRow]:
+    """The approvals that somebody has to decide about now."""
+    return [step for step in steps if step.kind == "approval" and step.state == "waiting_approval"]
 
 
 def find_begins(attempts: Iterable[AttemptRow]) -> dict[int, int]:
@@ -329,6 +371,8 @@ def build_run_check(picture: RunPicture) -> CheckState:
     else:
         phase = QUEUED if run.status in ("created", "planning", "queued") else IN_PROGRESS
         title = _RUN_TITLES.get(run.status, "Running")
+        if picture.gates and run.status != "canceling":
+            title = _gate_title(picture.gates)
     return CheckState(
         part=RUN_PART,
         name=make_check_name(picture.target, run.workflow),
@@ -336,7 +380,7 @@ def build_run_check(picture: RunPicture) -> CheckState:
         phase=phase,
         conclusion=_CONCLUSIONS[run.status] if final else None,
         title=title,
-        summary=_run_summary(picture) if final else f"Run `{ids.run_text(run.id)}`.",
+        summary=_run_summary(picture),
         details_url=picture.details_url,
         started_at=run.started_at,
         completed_at=run.finished_at,
@@ -344,9 +388,24 @@ def build_run_check(picture: RunPicture) -> CheckState:
     )
 
 
+def _gate_title(gates: list[StepRow]) -> str:
+    more = f" and {len(gates) - 1} more" if len(gates) > 1 else ""
+    return f"Waiting for an approval of {clean_text(gates[0].name, 100)}{more}"
+
+
 def _run_summary(picture: RunPicture) -> str:
     run = picture.run
-    lines = [f"Run `{ids.run_text(run.id)}`.", ""]
+    lines = [f"Run `{ids.run_text(run.id)}`."]
+    if picture.jobs_left_out:
+        lines += [
+            "",
+            f"{picture.jobs_left_out} more jobs have no check of their own: only the first {JOBS_MAX} jobs of a run have.",
+        ]
+    if run.status not in CLOSED_RUN:
+        for gate in picture.gates[:JOBS_LISTED_MAX]:
+            lines += ["", f"Jobs wait until somebody decides about the approval {_cell(gate.name)}."]
+        return "\n".join(lines)[:SUMMARY_CHARS_MAX]
+    lines.append("")
     if run.status != "succeeded":
         lines += [f"Reason: `{run.reason or run.status}`", ""]
     message = describe_error(picture.error)
@@ -358,8 +417,9 @@ def _run_summary(picture: RunPicture) -> str:
         lines += [
             f"| {_cell(job.name)} | {_outcome(job)} | {job.attempt} |" for job in jobs[:JOBS_LISTED_MAX]
         ]
-        if len(jobs) > JOBS_LISTED_MAX:
-            lines.append(f"\n{len(jobs) - JOBS_LISTED_MAX} more jobs are not listed.")
+        if len(jobs) + picture.jobs_left_out > len(jobs[:JOBS_LISTED_MAX]):
+            unlisted = len(jobs) + picture.jobs_left_out - len(jobs[:JOBS_LISTED_MAX])
+            lines.append(f"\n{unlisted} more jobs are not listed.")
     return "\n".join(lines)[:SUMMARY_CHARS_MAX]
 
 
@@ -369,8 +429,10 @@ def _outcome(step: StepRow) -> str:
     return step.state if step.required or step.state == "succeeded" else f"{step.state}, not required"
 
 
-def build_job_check(picture: RunPicture, step: StepRow, output: Any = None, error: Any = None) -> CheckState:
-    """The check of a job. `output` and `error` are those of a job that has ended, decoded."""
+def build_job_check(
+    picture: RunPicture, step: StepRow, output: Any = None, error: Any = None, tests: TestReport | None = None
+) -> CheckState:
+    """The check of a job. `output`, `error` and `tests` are those of a job that has ended, decoded."""
     run, part = picture.run, f"{JOB_PREFIX}{step.name}"
     begun = picture.begun.get(step.idx)
     final = step.state in CLOSED_STEP
@@ -378,13 +440,15 @@ def build_job_check(picture: RunPicture, step: StepRow, output: Any = None, erro
     conclusion = None
     if final:
         phase = COMPLETED
-        conclusion, title, summary, annotations = _job_outcome(picture, step, output, error)
+        conclusion, title, summary, annotations = _job_outcome(picture, step, output, error, tests)
     elif begun is not None:
         phase = IN_PROGRESS
         title = f"Attempt {step.attempt} of {step.max_attempts}"
         summary = f"Job of run `{ids.run_text(run.id)}`."
     else:
-        phase, title, summary = QUEUED, "Waiting", f"Job of run `{ids.run_text(run.id)}`."
+        gates = [gate for gate in picture.gates if str(step.idx) in gate.dependents.split(",")]
+        phase, title = QUEUED, _gate_title(gates) if gates else "Waiting"
+        summary = f"Job of run `{ids.run_text(run.id)}`."
     return CheckState(
         part=part,
         name=make_check_name(picture.target, run.workflow, step.name),
@@ -401,7 +465,7 @@ def build_job_check(picture: RunPicture, step: StepRow, output: Any = None, erro
 
 
 def _job_outcome(
-    picture: RunPicture, step: StepRow, output: Any, error: Any
+    picture: RunPicture, step: StepRow, output: Any, error: Any, tests: TestReport | None
 ) -> tuple[str, str, str, tuple[CheckAnnotation, ...]]:
     """The conclusion, title, summary and annotations of a job that has ended."""
     conclusion, title = _CONCLUSIONS[step.state], f"The job {_WORDS[step.state]}"
@@ -413,6 +477,13 @@ def _job_outcome(
         f"Job of run `{ids.run_text(picture.run.id)}`; attempts: {step.attempt} of {step.max_attempts}.",
         "",
     ]
+    if step.reused_run is not None:
+        source = ids.run_text(step.reused_run)
+        title = f"Reused from run {source} step {clean_text(step.reused_step or '', 100)}"
+        lines = [
+            f"Job of run `{ids.run_text(picture.run.id)}`. It was not run again: step {_cell(step.reused_step or '')} of run `{source}` had the same inputs.",
+            "",
+        ]
     if step.state != "succeeded" and step.reason:
         lines += [f"Reason: `{clean_text(step.reason, 100).replace('`', '')}`", ""]
     if step.state != "succeeded" and (message := describe_error(error)):
@@ -420,4 +491,41 @@ def _job_outcome(
     listed = read_annotations(output) or read_annotations(error)
     if len(listed) > ANNOTATIONS_MAX:
         lines.append(f"{len(listed) - ANNOTATIONS_MAX} more annotations are not shown.")
-    return conclusion, title, "\n".join(lines)[:SUMMARY_CHARS_MAX], listed[:ANNOTATIONS_MAX]
+    listed = listed[:ANNOTATIONS_MAX]
+    if tests is not None:
+        level: Literal["warning", "failure"] = "warning" if step.state == "succeeded" else "failure"
+        placed, described = _show_tests(tests, listed, level)
+        listed, lines = (*listed, *placed), [*lines, *described]
+    return conclusion, title, "\n".join(lines)[:SUMMARY_CHARS_MAX], listed
+
+
+def _show_tests(
+    tests: TestReport, listed: tuple[CheckAnnotation, ...], level: Literal["warning", "failure"]
+) -> tuple[list[CheckAnnotation], list[str]]:
+    """The annotations of failed tests whose place is known, as many as there is room for, and lines for the summary. `listed` are the
+    annotations that the job has made itself: it is not said twice what is wrong with a line."""
+    placed: list[CheckAnnotation] = []
+    elsewhere: list[str] = []
+    shown = 0
+    room, taken = ANNOTATIONS_MAX - len(listed), {(one.path, one.line) for one in listed}
+    for case in tests.failed_cases:
+        if len(placed) >= room and len(elsewhere) >= TESTS_LISTED_MAX:
+            break
+        place = find_test_place(case)
+        if place in taken:
+            shown += 1
+        elif place is not None and len(placed) < room:
+            one = _annotate_test(case, place, level)
+            if one is not None:
+                placed.append(one)
+                shown += 1
+        elif place is None and len(elsewhere) < TESTS_LISTED_MAX:
+            first = next(iter(case.message.strip().splitlines()), "")
+            elsewhere.append(f"- {_cell(case.test, 200)}" + (f": {_cell(first, 300)}" if first else ""))
+            shown += 1
+    lines = [f"Tests: {tests.failed} failed, {tests.passed} passed, {tests.skipped} skipped.", ""]
+    if elsewhere:
+        lines += ["Failed without a known place:", "", *elsewhere, ""]
+    if tests.failed > shown:
+        lines.append(f"{tests.failed - shown} more failed tests are not shown.")
+    return placed, lines

@@ -26,6 +26,7 @@ import msgspec
 
 from tenure import clock, ids
 from tenure.errors import TenureError
+from tenure.kernel.ci_rows import TestReportRow
 from tenure.kernel.commands import Context, MarkReported
 from tenure.kernel.feed import decode_feed_lines
 from tenure.kernel.run_rows import CLOSED_STEP, AttemptRow, RunRow, RunSpecRow, StepRow
@@ -44,6 +45,7 @@ from tenure.publish.check_states import (
     build_job_check,
     build_run_check,
     build_status,
+    choose_gates,
     choose_jobs,
     find_begins,
     make_subject,
@@ -52,9 +54,11 @@ from tenure.publish.github_checks import GitHubChecks, ReportPostponed, ReportRe
 from tenure.publish.vcs_settings import VcsInstallation, VcsSettings
 from tenure.reads.payloads import read_payload
 from tenure.shapes.reports import VcsTarget
+from tenure.shapes.test_reports import TestReport
 from tenure.store.feed import FeedRepository
 from tenure.store.transactions import read_first, read_rows
 from tenure.store.vcs_reports import TakenReport, VcsReports, WantedReport
+from tenure.work_pool import LARGE_BYTES, run_in_pool
 
 log = get_logger(__name__)
 
@@ -78,6 +82,8 @@ LIMIT_SECONDS_MIN = 1.0
 DELAYS_SECONDS = (2.0, 5.0, 15.0, 60.0, 300.0)
 ERROR_CHARS_MAX = 500
 STOP_SECONDS = 2.0
+FEW_CASES = 20
+"""Failed tests whose places are looked for on the event loop."""
 _NOTHING = b""
 
 
@@ -326,10 +332,13 @@ class VcsReporter:
         steps = await read_rows(self._store, StepRow, "steps_of", run.id)
         attempts = await read_rows(self._store, AttemptRow, "attempts_of", run.id)
         link = None if self._public_url is None else f"{self._public_url}/runs/{ids.run_text(run.id)}/page"
+        jobs, jobs_left_out = choose_jobs(steps)
         return RunPicture(
             run=run,
             target=target,
-            jobs=choose_jobs(steps),
+            jobs=jobs,
+            jobs_left_out=jobs_left_out,
+            gates=choose_gates(steps),
             begun=find_begins(attempts),
             error=await read_payload(self._store, run.id, run.error_ref),
             details_url=link,
@@ -357,17 +366,35 @@ class VcsReporter:
         """Write one job. Its payloads are read one job at a time, because a run may have many."""
         if writer.is_complete(f"{JOB_PREFIX}{step.name}"):
             return
-        output = error = None
+        output = error = tests = None
         if step.state in CLOSED_STEP:
             output = await read_payload(self._store, step.run_id, step.output_ref)
             error = await read_payload(self._store, step.run_id, step.error_ref)
-        await writer.write(build_job_check(picture, step, output, error))
+            tests = await self._read_tests(step)
+        large = tests is not None and len(tests.failed_cases) > FEW_CASES
+        build = partial(build_job_check, picture, step, output, error, tests)
+        await writer.write(await run_in_pool(build) if large else build())
         await asyncio.sleep(0)  # a run with many jobs must not hold the event loop
+
+    async def _read_tests(self, step: StepRow) -> TestReport | None:
+        """The test report of a job's last attempt. One that arrived after the attempt had ended is not part of the job's result."""
+        row = await read_first(
+            self._store, TestReportRow, "test_report_of", step.run_id, step.idx, step.attempt
+        )
+        if row is None or row.late:
+            return None
+        if len(row.body) > LARGE_BYTES:
+            return await run_in_pool(_decode_tests, row.body)
+        return _decode_tests(row.body)
 
     async def _write_status(self, writer: _CheckWriter, status: StatusState) -> None:
         # A newer run of the same subject has the same context: an older run must not overwrite its status.
         if not await self._reports.has_newer(writer.hold.row):
             await writer.write_status(status)
+
+
+def _decode_tests(body: bytes) -> TestReport:
+    return msgspec.json.decode(body, type=TestReport)
 
 
 def _subject(wanted: WantedReport) -> str:
