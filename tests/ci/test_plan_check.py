@@ -9,6 +9,7 @@ from tenure.ci.job import CiJob, JobArtifact, JobFailureRule, JobLimits, JobReus
 from tenure.ci.plan_check import check_planned_change
 from tenure.ci.planner import PlannedChange
 from tenure.errors import TenureError
+from tenure.kernel.commands import ReuseSpec
 from tests.ci.plans import plan, request
 from tests.ci.test_planner import BOUNDED
 
@@ -47,6 +48,11 @@ TAKEN_OVER = {
     "another commit": with_job(checkout=msgspec.structs.replace(JOB.checkout, commit="b" * 40)),
     "a trusted scope": with_job(scope="trusted:shop"),
     "a trusted result": with_job(reuse=JobReuse(digest="1", scope="trusted:shop")),
+    "a step that stores a trusted result": with_step(reuse=ReuseSpec(scope="trusted:shop", digest="1" * 64)),
+    "a step that finds results of others": with_step(
+        reuse=ReuseSpec(scope="pull:shop:7", digest="1" * 64, also=("pull:shop:8",))
+    ),
+    "a lease without end": with_step(lease_seconds=1e9),
     "a host": with_job(network=("evil.com",)),
     "a label": msgspec.structs.replace(with_job(labels=("gpu",))),
     "a service": with_job(services=(JobService(name="x", run="x"),)),

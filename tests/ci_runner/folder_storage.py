@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -26,7 +27,7 @@ class FolderStorage:
     async def close_log(self) -> None:
         (self._own / "closed").touch()
 
-    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> None:
+    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> str:
         hold = self._top / f"hold-attempt{self._own.suffix}"
         while hold.exists():  # noqa: ASYNC110 - the file is another process's
             await asyncio.sleep(0.02)
@@ -35,6 +36,7 @@ class FolderStorage:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file.local, target)
             target.chmod(file.mode)
+        return "sha256:" + sha256(b"".join(file.local.read_bytes() for file in files)).hexdigest()
 
     async def download(self, job: str, artifact: str, into: Path) -> None:
         (found,) = self._top.glob(f"*/artifacts/{artifact}")

@@ -1,8 +1,10 @@
 """A CI runner as a real process: it takes jobs from a real server and runs them in real sandboxes, with real git."""
 
 import os
+import re
 import signal
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -61,7 +63,8 @@ async def test_a_runner_executes_commands_streams_logs_uploads_heartbeats_and_ob
         assert (stage.lease(run) / "closed").exists()
         step = await stage.step(run)
         assert step.output["isolation"] == "bubblewrap"
-        assert set(step.output["phases"]) == {"checkout", "commands", "upload"}
+        assert step.output["artifacts"] == {"out": "sha256:" + sha256(b"1\n").hexdigest()}
+        assert re.search("# time: checkout .* s, commands .* s, upload .* s", log)
 
         for job in (0, 1):
             await stage.logged(canceled, "begun", job)  # while the job runs
@@ -221,6 +224,16 @@ async def test_hostile_workspaces_end_as_clear_failures_or_notes(url: str, tmp_p
             "",
         ),
         "unreadable": ({"run": "mkdir a; touch a/b; chmod 000 a"}, ""),
+        "names that are no text": (
+            {
+                "run": "mkdir o; touch $(printf 'o/\\377\\376.xml')",
+                "artifacts": [{"name": "o", "paths": ["o/**"]}],
+                "reports": ["o/*"],
+            },
+            "",
+        ),
+        "a name that is too long": ({"caches": [{"key": "k", "paths": ["a" * 300]}]}, ""),
+        "signals to the agent": ({"run": "for s in INT HUP TERM QUIT KILL CHLD; do kill -$s 1; done"}, ""),
         "no program": ({"commands": [{"run": ["no-such-program"]}]}, "COMMAND_FAILED"),
     }
     async with ci_stage(url, tmp_path, files={"b.xml": bomb}, slots=4) as stage:

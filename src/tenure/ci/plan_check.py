@@ -13,7 +13,7 @@ import msgspec
 from tenure.ci.bounds import covers_host
 from tenure.ci.change import Change
 from tenure.ci.job import JOB_TOOL, CiJob, JobLimits, queue_for
-from tenure.ci.planner import PlannedChange
+from tenure.ci.planner import PlannedChange, choose_reuse
 from tenure.errors import TenureError
 from tenure.kernel import capability as cap
 from tenure.kernel.commands import StepSpec
@@ -52,6 +52,10 @@ def _find_step_problems(change: Change, head: str, step: StepSpec) -> Iterator[s
         yield "its timeout is longer than the settings allow"
     if (step.retries or 0) > bounds.retries:
         yield "it has more retries than the settings allow"
+    if step.lease_seconds is not None or step.idempotency_key:
+        yield "it has a lease or a key of its own"
+    if step.reuse != choose_reuse(job):
+        yield "its results are not for the scope of the change"
     yield from _find_job_problems(change, head, job)
 
 

@@ -418,7 +418,7 @@ class _Planner:
                     if job.timeout_seconds is None
                     else job.timeout_seconds,
                     input=encoded,
-                    reuse=_reuse(built),
+                    reuse=choose_reuse(built),
                 )
 
     def _build_ci_job(self, instance: _Instance) -> CiJob:
@@ -546,7 +546,7 @@ class _TextEvaluator:
         return run if isinstance(run, str) else tuple(self.text(word, (*at, i)) for i, word in enumerate(run))
 
 
-def _reuse(job: CiJob) -> ReuseSpec | None:
+def choose_reuse(job: CiJob) -> ReuseSpec | None:
     """When an earlier result serves: one of the same scope, or a trusted one of the repository."""
     if job.reuse is None:
         return None

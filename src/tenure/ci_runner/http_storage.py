@@ -115,22 +115,23 @@ class HttpJobStorage(JobStorage):
 
     # ----------------------------------------------------------------------------------------------- uploads
 
-    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> None:
+    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> str:
         entries = await asyncio.to_thread(entries_of_files, files)
-        await self._upload("artifact", name, entries, retention_seconds)
+        return await self._upload("artifact", name, entries, retention_seconds)
 
     async def save_cache(self, key: str, paths: Sequence[Path], root: Path) -> None:
         await self._upload("cache", key, await asyncio.to_thread(entries_below, paths, root), None)
 
     async def _upload(
         self, kind: UploadKind, name: str, entries: Sequence[ArchiveEntry], retention_seconds: int | None
-    ) -> None:
+    ) -> str:
+        """Returns the digest of the archive; an empty text if a cache has its key already."""
         begin = p.UploadBegin(
             kind=kind, name=name, nonce=secrets.token_hex(16), retention_seconds=retention_seconds
         )
         begun = await self._post("/uploads", begin, p.UploadBegun)
         if begun.exists:
-            return
+            return ""
         digests: list[str] = []
         size = 0
 
@@ -152,6 +153,7 @@ class HttpJobStorage(JobStorage):
             kind=kind, name=name, parts=len(digests), size=size, digest=digest_of_parts(digests)
         )
         await self._post(f"/uploads/{begun.upload}/complete", done, p.UploadCompleted)
+        return done.digest
 
     # --------------------------------------------------------------------------------------------- downloads
 

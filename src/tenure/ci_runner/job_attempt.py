@@ -143,6 +143,8 @@ class JobAttempt:
         self._phase_began = time.monotonic()
         self._phases: dict[str, float] = {}
         self._restored: dict[str, str] = {}
+        self._stored: dict[str, str] = {}
+        """Name of an artifact -> its digest."""
         self._report: TestReport | None = None
 
     # ---------------------------------------------------------------------------------- orders from outside
@@ -210,7 +212,9 @@ class JobAttempt:
             failure = failure or self._to_failure(refused)
         except _JobFailed as failed:
             failure = failure or failed
-        self._end_phase()
+        except Exception as fault:  # law 6
+            log.exception("job_end_failed", run=self._facts.run_id, job=self._facts.name)
+            failure = failure or _JobFailed("INFRA_RUNNER", f"the runner failed: {fault!r}")
         if self._lost:
             return JobOutcome(state="lost")
         if self._canceled:
@@ -239,11 +243,12 @@ class JobAttempt:
         return _JobFailed(code, str(refused))
 
     def _describe(self) -> dict[str, Any]:
-        """The output of a job that succeeded."""
+        """The output of a job that succeeded. It decides whether the results of the jobs behind it are reused, so it covers the artifacts, and
+        has nothing that differs without a reason, such as times."""
         report = self._report
         return {
             "isolation": self._host.isolation.kind,
-            "phases": self._phases,
+            **({"artifacts": self._stored} if self._stored else {}),
             **({"restored": self._restored} if self._restored else {}),
             **(
                 {"tests": {"passed": report.passed, "failed": report.failed, "skipped": report.skipped}}
@@ -597,6 +602,9 @@ class JobAttempt:
             if self._folder.exists():
                 failure = await self._upload(failure)
         finally:
+            self._end_phase()
+            spent = ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in self._phases.items())
+            await self._log.note(f"time: {spent}")
             await self._log.close()
         if self._log.fault is not None and failure is None:
             return self._to_failure(self._log.fault)
@@ -655,6 +663,11 @@ class JobAttempt:
     def _seen_as(self) -> str:
         return LINK_SEEN_AS if self._host.isolation.kind == "bubblewrap" else str(self._folder / "workspace")
 
+    def _find_cached(self, root: Path, paths: Sequence[str]) -> list[Path]:
+        """What there is to save of a cache. A path that cannot exist is missing, too."""
+        inside = (path for path in paths if resolve_inside(root, path, self._seen_as()) == path.strip("/"))
+        return [root / path for path in inside if os.path.exists(root / path)]
+
     async def _upload(self, failure: _JobFailed | None) -> _JobFailed | None:
         job = self._job
         wanted = [each for each in job.artifacts if failure is None or self._canceled or each.always]
@@ -678,14 +691,12 @@ class JobAttempt:
                 failure = failure or _JobFailed("ARTIFACT_INVALID", f"artifact {artifact.name}: {wrong}")
                 continue
             if files:
-                await self._storage.upload(artifact.name, files, artifact.retention_seconds)
+                self._stored[artifact.name] = await self._storage.upload(
+                    artifact.name, files, artifact.retention_seconds
+                )
             await self._log.note(f"artifact {artifact.name}: {len(files)} files")
         for cache in saved if failure is None else ():
-            paths = [
-                root / path
-                for path in cache.paths
-                if resolve_inside(root, path, self._seen_as()) == path.strip("/") and (root / path).exists()
-            ]
+            paths = self._find_cached(root, cache.paths)
             if paths:
                 await self._storage.save_cache(cache.key, paths, root)
             await self._log.note(f"cache {cache.key}: {'saved' if paths else 'nothing to save'}")

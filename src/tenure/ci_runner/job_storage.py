@@ -37,7 +37,8 @@ class JobStorage(Protocol):
     async def close_log(self) -> None:
         """Returns when everything that was appended is stored."""
 
-    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> None: ...
+    async def upload(self, name: str, files: Sequence[JobFile], retention_seconds: int | None) -> str:
+        """Store an artifact. Returns its digest: equal files have equal digests."""
 
     async def download(self, job: str, artifact: str, into: Path) -> None:
         """Put the files of another job's artifact into a folder."""

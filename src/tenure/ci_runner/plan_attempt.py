@@ -21,11 +21,14 @@ from tenure.ci_runner.sandboxed_planner import make_planner_launcher
 from tenure.errors import TenureError
 from tenure.kernel import commands as c
 from tenure.limits import PAYLOAD_BYTES_MAX
+from tenure.logs import get_logger
 from tenure.shapes.ci import PlanExplanation, PlannedJob
 
 if TYPE_CHECKING:
     from tenure.ci_runner.job_host import JobHost
     from tenure.ci_runner.runner import StepLease
+
+log = get_logger(__name__)
 
 
 class PlanAttempt:
@@ -46,12 +49,11 @@ class PlanAttempt:
             return
         try:
             planned = await self._plan(change)
-        except TenureError as refused:
+        except Exception as fault:
             if held.canceled:
                 await held.acknowledge_cancel()
             else:
-                code = "RUNNER_STARTUP_SANDBOX" if refused.code == "SANDBOX_UNAVAILABLE" else refused.code
-                await held.fail(code, refused.message)
+                await held.fail(*_name_failure(fault))
             return
         if held.canceled:
             await held.acknowledge_cancel()
@@ -64,6 +66,14 @@ class PlanAttempt:
         launch = make_planner_launcher(self._host, asyncio.get_running_loop(), self._slot)
         mirrors, owner = self._host.mirrors, self._host.settings.git
         return await self._host.run_git(lambda stop: execute_plan_step(change, mirrors, owner, launch, stop))
+
+
+def _name_failure(fault: Exception) -> tuple[str, str]:
+    """The code and the message of a failure."""
+    if not isinstance(fault, TenureError):
+        log.error("plan_attempt_failed", error=repr(fault))
+        return "INFRA_RUNNER", f"the runner failed: {fault!r}"
+    return "RUNNER_STARTUP_SANDBOX" if fault.code == "SANDBOX_UNAVAILABLE" else fault.code, fault.message
 
 
 def encode_explanation(planned: PlannedChange) -> bytes:

@@ -344,6 +344,9 @@ class CiRunner:
                 await PlanAttempt(self.host, slot).execute(body, held)
                 return
             job = msgspec.json.decode(body, type=CiJob)
+        except asyncio.CancelledError:  # the runner stops
+            await asyncio.shield(self._release(held))
+            return
         except (msgspec.DecodeError, TenureError, RecursionError) as wrong:
             await held.fail(
                 "JOB_INVALID", f"the input of this step is no job that this runner knows: {wrong}"

@@ -55,9 +55,10 @@ class SecretMasker:
         return waiting if self._expression is None else self._expression.sub(MASK, waiting)
 
     def mask_text(self, text: str) -> str:
-        if self._expression is None:
-            return text
-        return self._expression.sub(MASK, text.encode(errors="surrogatepass")).decode(errors="replace")
+        data = text.encode(errors="surrogatepass")  # the name of a file may not be text
+        return (data if self._expression is None else self._expression.sub(MASK, data)).decode(
+            errors="replace"
+        )
 
     def _find_hold(self, data: bytes, start: int) -> int:
         """Where the longest end of `data` begins that may be the beginning of a secret."""

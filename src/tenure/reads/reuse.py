@@ -1,10 +1,11 @@
 """Earlier results of steps: the key of a result, the step that has it, and whether its outputs are still there.
 
 Laws:
-1. A key covers the scope, the digest that the planner made, and how each needed step ended, with its output. Two steps with
-   the same key have the same result, so it does not matter which one is found.
+1. A key covers the scope, the digest that the planner made, and how each needed step ended, with its output, which
+   names the digests of what it made. Two steps with the same key have the same result, so it does not matter which one is found.
 2. Only a step that ran has a result to reuse, so that a link always names the original. Its run must exist, and so must its
    output and every file that it uploaded: a result that is not complete is not used.
+   A result that says `isolation: none` is not used either: a job without a sandbox may have read more than its digest covers.
 3. Looking is an optimization. If the artifact store does not answer, the result counts as gone, and the step runs.
 4. A tenant finds only its own results.
 """
@@ -33,6 +34,12 @@ class ReusableResult(msgspec.Struct, frozen=True):
     run_id: int
     step: str
     output: bytes | None
+
+
+class _JobResult(msgspec.Struct):
+    """What is read of the output of a CI job."""
+
+    isolation: str = ""
 
 
 def read_terms(step: StepRow) -> ReuseTerms | None:
@@ -88,7 +95,7 @@ async def _complete_output(
 ) -> tuple[bytes | None] | None:
     """The output of a step, if nothing of its result is gone."""
     body = (await _read_bodies(store, step.run_id, [step.output_ref])).get(step.output_ref or 0)
-    if body is None and step.output_ref is not None:
+    if (body is None and step.output_ref is not None) or (body is not None and _is_unisolated(body)):
         return None
     files: list[ArtifactDetail] = await store.read("artifacts_of_step", step.run_id, step.idx, step.attempt)
     if body is not None and is_reference(body) and not await artifacts.exists(body):
@@ -97,6 +104,13 @@ async def _complete_output(
         if not file.late and not await is_stored(store, artifacts, file):
             return None
     return (body,)
+
+
+def _is_unisolated(body: bytes) -> bool:
+    try:
+        return msgspec.json.decode(body, type=_JobResult).isolation == "none"
+    except (msgspec.DecodeError, RecursionError):  # the output of another kind of step
+        return False
 
 
 async def _read_bodies(store: Store, run_id: int, refs: list[int | None]) -> Mapping[int, bytes]:

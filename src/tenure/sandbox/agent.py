@@ -169,6 +169,7 @@ class _Agent:
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own handler would let a program end the agent
         while True:
             ready, _, _ = select.select([self._control.fileno(), woken], [], [])
             if woken in ready:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import msgspec
 
 from tenure import ids
-from tenure.ci.change import Change, build_manual_change
+from tenure.ci.change import NO_COMMIT, Change, build_manual_change
 from tenure.ci.git_commands import COMMIT, check_ref
 from tenure.ci.job import PLAN_TOOL, queue_for
 from tenure.ci.settings import RepositorySettings
@@ -109,6 +109,6 @@ def _full_ref(ref: str) -> str:
 
 
 def _check_commit(field: str, text: str) -> str:
-    if text and not COMMIT.fullmatch(text):
+    if text and (not COMMIT.fullmatch(text) or (field == "head" and text == NO_COMMIT)):
         raise field_error(field, f"{text[:80]!r} is not the id of a commit: give all of its digits")
     return text

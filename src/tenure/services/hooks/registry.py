@@ -198,7 +198,7 @@ class Hooks(Service):
     async def _check(self, kind: str, fields: HookFields, secrets: Secrets) -> dict[str, Any]:
         """The columns of a hook, or all that is wrong with it. A text that is not a reference may be the secret itself, so messages do
         not repeat it."""
-        found = await run_in_pool(find_problems, fields.rules)
+        found = await run_in_pool(find_problems, kind, fields.rules)
         if not 1 <= len(fields.secrets) <= SECRETS_MAX:
             found.append(Detail("secrets", f"must have one reference, or {SECRETS_MAX} during a rotation"))
         references = {f"secrets[{at}]": one for at, one in enumerate(fields.secrets)}

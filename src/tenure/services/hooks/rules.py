@@ -39,11 +39,11 @@ class RuleMatch(msgspec.Struct, frozen=True, kw_only=True):
     data: Any
 
 
-def find_problems(rules: list[HookRule]) -> list[Detail]:
-    return list(_problems(rules))
+def find_problems(kind: str, rules: list[HookRule]) -> list[Detail]:
+    return list(_problems(kind, rules))
 
 
-def _problems(rules: list[HookRule]) -> Iterator[Detail]:
+def _problems(kind: str, rules: list[HookRule]) -> Iterator[Detail]:
     if len(rules) > RULES_MAX:
         yield Detail("rules", f"there are {len(rules)} rules; at most {RULES_MAX} are allowed")
     elif len(msgspec.json.encode(rules)) > RULES_BYTES_MAX:
@@ -52,6 +52,8 @@ def _problems(rules: list[HookRule]) -> Iterator[Detail]:
         at = f"rules[{i}]"
         if [rule.workflow is not None, rule.signal is not None, rule.ci].count(True) != 1:
             yield Detail(at, "needs either `workflow`, to start a run, or `signal` and `run`, or `ci: true`")
+        if rule.ci and kind != "github":
+            yield Detail(f"{at}.ci", f"only events of GitHub start CI runs, and this hook's kind is {kind}")
         if (rule.signal is None) != (rule.run is None):
             yield Detail(
                 at, "`signal` and `run` must be set together: the event, and the run that receives it"
