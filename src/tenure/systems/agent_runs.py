@@ -7,8 +7,6 @@ Laws:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -18,7 +16,7 @@ from tenure.kernel.run_rows import Cap
 from tenure.outbound.document_store import DocumentStore
 from tenure.private_files import write_file
 from tenure.shapes.published import manifest_path, step_path
-from tenure.systems.stage import TENANT, Stage, answer_of
+from tenure.systems.stage import TENANT, Stage, expect_json
 
 COMPLETED = "an agent with four steps is completed, and has created a proposal"
 STREAMED = "a reader of the stream heard requested, queued, running, four steps, the proposal and completed"
@@ -31,7 +29,6 @@ BY_HAND = "the owner starts the failed agent again by hand: a new run"
 READS_GO_ON = "the orchestrator is killed, and readers still get every status"
 PARTS = (COMPLETED, STREAMED, FILES, FAILED, TIMED_OUT, QUEUED, DECIDED, BY_HAND, READS_GO_ON)
 CONCURRENT_LIBRARIANS = 1
-_ADDRESS = re.compile(r"https?://[\w.:\[\]]+")
 
 
 async def play(stage: Stage) -> None:
@@ -41,17 +38,17 @@ async def play(stage: Stage) -> None:
         owner_key = await stage.create_person(engine, "olena", "operator", "approver", "viewer")
         page_key = await stage.create_client(engine, "page", "viewer")
         await engine.put_caps([Cap(TENANT, "wf:librarian", max_concurrency=CONCURRENT_LIBRARIANS)])
-    worker = await stage.start("worker", "worker", "tenure.systems.agent_runs_agents")
-    server, api = await _start_server(stage, "server")
+    await stage.start("worker", "worker", "tenure.systems.agent_runs_agents")
+    server, api = await stage.start_server("server", *_serve_options(stage))
     reader_process = await stage.start(
         "status-server", "status-server", "--documents", stage.files, "--listen", "127.0.0.1:0"
     )
-    reader_address = await _find_address(stage, reader_process)
+    reader_address = await stage.until_listening(reader_process)
     owner = await stage.connect(api, owner_key)
     reader = await stage.connect(reader_address, page_key)
     story = _AgentStory(stage, owner, reader)
-    await _until(stage, "the worker to register its agents", story.is_registered)
-    await _until(stage, "the keys to be published", story.is_readable)
+    await stage.until("the worker to register its agents", story.is_registered)
+    await stage.until("the keys to be published", story.is_readable)
 
     await story.complete_one()
     await story.fail_one()
@@ -59,44 +56,15 @@ async def play(stage: Stage) -> None:
     await story.wait_for_a_slot()
 
     await server.kill()
-    for run, word in story.ends.items():
-        answer = await reader.get(f"/runs/{run}/status")
-        if answer.status_code != 200 or answer.json()["status"] != word:
-            return
-    stage.happened(READS_GO_ON, f"{len(story.ends)} runs")
-    _server, api = await _start_server(stage, "server-again")
-    del worker  # it stays, and finds the database as it was
+    await story.check_reads()
+    _, api = await stage.start_server("server-again", *_serve_options(stage))
     stage.addresses["The page"] = f"{reader_address}/page#key={page_key}&run={next(iter(story.ends))}"
     stage.addresses["The API"] = api
     stage.addresses["What is published"] = stage.files
 
 
-async def _start_server(stage: Stage, name: str) -> tuple[Any, str]:
-    server = await stage.start(
-        name,
-        "serve",
-        "--port",
-        str(stage.port),
-        "--publish",
-        stage.files,
-        "--log-format",
-        "text",
-        "--no-log-runs",
-    )
-    return server, await _find_address(stage, server)
-
-
-async def _find_address(stage: Stage, process: Any) -> str:
-    line = await stage.until_printed(process, "address=")
-    found = _ADDRESS.search(line)
-    assert found is not None, line
-    return found[0]
-
-
-async def _until(stage: Stage, what: str, look: Callable[[], Awaitable[Any]]) -> Any:
-    """Look again and again until there is something."""
-    asking: Any = look
-    return await stage.until(what, asking)
+def _serve_options(stage: Stage) -> tuple[str, ...]:
+    return ("--publish", stage.files, "--no-log-runs")
 
 
 class _AgentStory:
@@ -109,7 +77,7 @@ class _AgentStory:
         """The runs that have ended, and how."""
 
     async def is_registered(self) -> bool:
-        found = await answer_of(self._owner.get("/workflows"))
+        found = await expect_json(self._owner.get("/workflows"))
         return {"archivist-violin", "oracle", "dreamer", "librarian"} <= {
             one["name"] for one in found["items"]
         }
@@ -118,7 +86,7 @@ class _AgentStory:
         return (await self._reader.get("/proposals/pending")).status_code == 200
 
     async def _start(self, agent: str, **given: Any) -> str:
-        made = await answer_of(self._owner.post("/agents/run", json={"workflow": agent, "input": given}))
+        made = await expect_json(self._owner.post("/agents/run", json={"workflow": agent, "input": given}))
         run: str = made["id"]
         return run
 
@@ -132,7 +100,7 @@ class _AgentStory:
             found = await self._status(run)
             return found if found is not None and found["status"] in ("completed", "failed") else None
 
-        found: dict[str, Any] = await _until(self._stage, f"the end of {run}", look)
+        found: dict[str, Any] = await self._stage.until(f"the end of {run}", look)
         self.ends[run] = found["status"]
         return found
 
@@ -175,12 +143,12 @@ class _AgentStory:
             answer = await self._reader.get("/inbox/stats")
             return answer.status_code == 200 and answer.json()["pending_proposals"] == number
 
-        await _until(stage, "the inbox to count the proposal", lambda: count(1))
-        [proposal] = (await answer_of(self._reader.get("/proposals/pending")))["items"]
-        await answer_of(
+        await stage.until("the inbox to count the proposal", lambda: count(1))
+        [proposal] = (await expect_json(self._reader.get("/proposals/pending")))["items"]
+        await expect_json(
             self._owner.post(f"/proposals/{proposal['id']}/decision", json={"decision": "accept"})
         )
-        await _until(stage, "the inbox to be empty", lambda: count(0))
+        await stage.until("the inbox to be empty", lambda: count(0))
         stage.happened(DECIDED, proposal["title"])
 
     async def fail_one(self) -> None:
@@ -194,7 +162,7 @@ class _AgentStory:
             last["error"],
         )
         again = await self._start("oracle", question="why, again?")
-        await _until(self._stage, "the new run to be published", lambda: self._status(again))
+        await self._stage.until("the new run to be published", lambda: self._status(again))
         untouched = await self._status(run)
         self._stage.check(BY_HAND, again != run and untouched == last, again)
 
@@ -217,14 +185,14 @@ class _AgentStory:
             found = await self._status(first)
             return found is not None and found["status"] == "running"
 
-        await _until(self._stage, "the first librarian to work", is_running)
+        await self._stage.until("the first librarian to work", is_running)
         second = await self._start("librarian", until=str(flag))
 
         async def is_queued() -> bool:
             found = await self._status(second)
             return found is not None and found["status"] == "queued"
 
-        await _until(self._stage, "the second librarian to be queued", is_queued)
+        await self._stage.until("the second librarian to be queued", is_queued)
         third = await self._end(await self._start("archivist-violin", topic="cellos"))  # others have slots
         waited = await is_queued()
         write_file(flag, "")
@@ -232,3 +200,9 @@ class _AgentStory:
         self._stage.check(
             QUEUED, waited and third["status"] == "completed" and ends == ["completed", "completed"], second
         )
+
+    async def check_reads(self) -> None:
+        """Read every status again, without the orchestrator."""
+        shown = {run: await self._status(run) for run in self.ends}
+        found = {run: None if status is None else status["status"] for run, status in shown.items()}
+        self._stage.check(READS_GO_ON, found == self.ends, f"{len(found)} runs")

@@ -8,15 +8,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable
-from typing import Any
 
 import httpx
 
 from tenure.engine import Engine
 from tenure.private_files import make_folder
-from tenure.systems.stage import Stage, answer_of
+from tenure.systems.stage import Stage, expect_json
 
 PROFILE = "approval-runs"
 OTHER_TENANT = "globex"
@@ -65,7 +62,7 @@ async def play(stage: Stage) -> None:
     """Start the system, and play its story."""
     story = _ApprovalStory(stage)
     await story.start()
-    await story.act()
+    await story.play()
 
 
 class _ApprovalStory:
@@ -73,6 +70,7 @@ class _ApprovalStory:
         self.stage = stage
         self.work = stage.folder / "work"
         self.people: dict[str, httpx.AsyncClient] = {}
+        self._request = {"workflow": "article", "input": {"title": "Gates", "folder": str(self.work)}}
 
     async def start(self) -> None:
         """Start the server as a process, and let people in."""
@@ -87,39 +85,54 @@ class _ApprovalStory:
             keys["eve"] = await stage.create_person(
                 engine, "eve", "operator", "approver", "viewer", tenant=OTHER_TENANT
             )
-        server = await stage.start("server", "serve", "--port", str(stage.port))
-        line = await stage.until_printed(server, "server_started")
-        address = str(json.loads(line)["address"])
+        _, address = await stage.start_server("server")
         stage.addresses["API"] = address
         for person, key in keys.items():
             self.people[person] = await stage.connect(address, key)
         yaml = {"Content-Type": "application/yaml"}
-        await answer_of(self.people["rita"].put("/workflows/article", content=TEMPLATE, headers=yaml))
+        await expect_json(self.people["rita"].put("/workflows/article", content=TEMPLATE, headers=yaml))
 
-    async def act(self) -> None:
-        stage, rita, ada = self.stage, self.people["rita"], self.people["ada"]
-        body = {"workflow": "article", "input": {"title": "Gates", "folder": str(self.work)}}
+    async def play(self) -> None:
+        """The life of one run, from its request to its end, and of another one that is canceled."""
+        run = await self._request_once()
+        first_worker = await self.stage.start("worker-1", "worker", WORKER)
+        await self.stage.until("the gate", lambda: self._shows(run, "WAITING_APPROVAL"))
+        await self._check_gate(run)
+        await self._check_refusals(run)
+        await self._approve_first_gate(run)
+        await first_worker.kill()
+        await self.stage.start("worker-2", "worker", WORKER)
+        await self._check_reclaim(run)
+        await self._approve_last_gate(run)
+        await self._cancel_another()
+
+    async def _request_once(self) -> str:
+        """Send the same request many times. Returns the run."""
+        rita = self.people["rita"]
         answers = await asyncio.gather(
             *(
-                answer_of(rita.post("/runs", json=body, headers={"Idempotency-Key": "article-1"}))
+                expect_json(rita.post("/runs", json=self._request, headers={"Idempotency-Key": "article-1"}))
                 for _ in range(REQUESTS)
             )
         )
         run = str(answers[0].get("id") or answers[0].get("run_id"))
-        listed = (await answer_of(rita.get("/runs")))["items"]
-        stage.check(ONE_RUN, [one["id"] for one in listed] == [run], run)
+        listed = (await expect_json(rita.get("/runs")))["items"]
+        self.stage.check(ONE_RUN, [one["id"] for one in listed] == [run], run)
+        return run
 
-        first = await stage.start("worker-1", "worker", WORKER)
-        await self._until("the gate", lambda: self._shows(run, "WAITING_APPROVAL"))
+    async def _check_gate(self, run: str) -> None:
+        stage, ada = self.stage, self.people["ada"]
         stage.check(
             WAITING, await self._steps(run) == ["SUCCEEDED", "WAITING_APPROVAL", "PENDING", "PENDING"]
         )
-        asked = {"profile": PROFILE, "status": "WAITING_APPROVAL"}
-        found = (await answer_of(ada.get("/runs", params=asked)))["items"]
-        none = (await answer_of(ada.get("/runs", params={**asked, "status": "SUCCEEDED"})))["items"]
+        query = {"profile": PROFILE, "status": "WAITING_APPROVAL"}
+        found = (await expect_json(ada.get("/runs", params=query)))["items"]
+        none = (await expect_json(ada.get("/runs", params={**query, "status": "SUCCEEDED"})))["items"]
         stage.check(FILTERED, ([one["id"] for one in found], none) == ([run], []))
-        attempts = (await answer_of(ada.get(f"/runs/{run}/steps/edit/attempts")))["items"]
+        attempts = (await expect_json(ada.get(f"/runs/{run}/steps/edit/attempts")))["items"]
         stage.check(NOT_PASSED, attempts == [] and await self._shows(run, "WAITING_APPROVAL"))
+
+    async def _check_refusals(self, run: str) -> None:
         eve = self.people["eve"]
         hidden = [
             await eve.get(f"/runs/{run}"),
@@ -128,46 +141,49 @@ class _ApprovalStory:
         ]
         absent = await eve.get("/runs/run_2026-01-01_000000_aaaaaa")
         codes = {(one.status_code, one.json()["error"]["code"]) for one in (*hidden, absent)}
-        stage.check(HIDDEN, codes == {(404, "RUN_NOT_FOUND")}, str(sorted(codes)))
-        own = await rita.post(f"/runs/{run}/approve")
-        stage.check(REQUESTER, own.json()["error"]["code"] == "APPROVER_IS_REQUESTER")
+        self.stage.check(HIDDEN, codes == {(404, "RUN_NOT_FOUND")}, str(sorted(codes)))
+        own = await self.people["rita"].post(f"/runs/{run}/approve")
+        self.stage.check(REQUESTER, own.json()["error"]["code"] == "APPROVER_IS_REQUESTER")
 
-        advanced = await answer_of(ada.post(f"/runs/{run}/approve"))
-        begun = self.work / "publish.begun"
-        await self._until("the step after the gate", begun.exists)
-        stage.check(APPROVED, advanced["advanced"])
-        idle = await answer_of(ada.post(f"/runs/{run}/approve"))
-        stage.check(IDEMPOTENT, idle == {"advanced": False} and await self._shows(run, "RUNNING"))
-        await first.kill()
-        await stage.start("worker-2", "worker", WORKER)
-        await self._until("the second gate", lambda: self._shows(run, "WAITING_APPROVAL"))
-        attempts = (await answer_of(ada.get(f"/runs/{run}/steps/publish/attempts")))["items"]
-        stage.check(
+    async def _approve_first_gate(self, run: str) -> None:
+        stage, ada = self.stage, self.people["ada"]
+        approved = await expect_json(ada.post(f"/runs/{run}/approve"))
+        await stage.until("the step after the gate", (self.work / "publish.begun").exists)
+        stage.check(APPROVED, approved["advanced"])
+        repeated = await expect_json(ada.post(f"/runs/{run}/approve"))
+        stage.check(IDEMPOTENT, repeated == {"advanced": False} and await self._shows(run, "RUNNING"))
+
+    async def _check_reclaim(self, run: str) -> None:
+        await self.stage.until("the second gate", lambda: self._shows(run, "WAITING_APPROVAL"))
+        attempts = (await expect_json(self.people["ada"].get(f"/runs/{run}/steps/publish/attempts")))["items"]
+        self.stage.check(
             RECLAIMED,
             len(attempts) == 2
             and len({one["worker"] for one in attempts}) == 2
             and (self.work / "article.txt").exists(),
         )
-        await answer_of(ada.post(f"/runs/{run}/approve"))
+
+    async def _approve_last_gate(self, run: str) -> None:
+        stage, ada = self.stage, self.people["ada"]
+        await expect_json(ada.post(f"/runs/{run}/approve"))
         stage.check(LAST, await self._shows(run, "SUCCEEDED"), str(await self._steps(run)))
         again = await ada.post(f"/runs/{run}/approve")
         stage.check(OVER, again.json()["error"]["code"] == "RUN_TERMINAL_STATE")
 
-        other = str((await answer_of(rita.post("/runs", json=body)))["id"])
-        await answer_of(rita.post(f"/runs/{other}/cancel"))
-        await self._until("the cancel", lambda: self._shows(other, "CANCELED"))
-        left = set(await self._steps(other)) - {"CANCELED", "SUCCEEDED"}
-        stage.check(CANCELED, not left, str(await self._steps(other)))
-
-    async def _until(self, what: str, look: Callable[[], Any]) -> Any:
-        return await self.stage.until(what, look)
+    async def _cancel_another(self) -> None:
+        rita = self.people["rita"]
+        run = str((await expect_json(rita.post("/runs", json=self._request)))["id"])
+        await expect_json(rita.post(f"/runs/{run}/cancel"))
+        await self.stage.until("the cancel", lambda: self._shows(run, "CANCELED"))
+        steps = await self._steps(run)
+        self.stage.check(CANCELED, set(steps) <= {"CANCELED", "SUCCEEDED"}, str(steps))
 
     async def _shows(self, run: str, word: str) -> bool:
-        shown = await answer_of(self.people["ada"].get(f"/runs/{run}/status", params={"profile": PROFILE}))
+        shown = await expect_json(self.people["ada"].get(f"/runs/{run}/status", params={"profile": PROFILE}))
         return bool(shown["shown"] == word)
 
     async def _steps(self, run: str) -> list[str]:
-        found = await answer_of(self.people["ada"].get(f"/runs/{run}/steps", params={"profile": PROFILE}))
+        found = await expect_json(self.people["ada"].get(f"/runs/{run}/steps", params={"profile": PROFILE}))
         return [
             step["shown"] for step in found["items"] if step["name"] in ("write", "edit", "publish", "check")
         ]

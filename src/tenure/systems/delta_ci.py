@@ -19,7 +19,7 @@ from tenure.publish.vcs_settings import load_vcs_settings
 from tenure.server.http_server import serving
 from tenure.server.settings import Settings
 from tenure.systems import delta_ci_files as files
-from tenure.systems.stage import TENANT, Stage, answer_of
+from tenure.systems.stage import TENANT, Stage, expect_json
 from tenure.testing.doubles import GitHubDouble
 from tenure.testing.doubles.github_checks import push_event
 from tenure.testing.git_host import GitHost, Push, git
@@ -100,6 +100,7 @@ class DeltaCi:
 
     async def start(self) -> None:
         stage = self.stage
+        secrets_folder = stage.write_secrets(hook=self.secret)
         url = self.host.create(REPOSITORY)
         engine, address = await self._start_server(url)
         await stage.create_tenant(engine)
@@ -110,11 +111,11 @@ class DeltaCi:
         hook = {
             "kind": "github",
             "name": REPOSITORY,
-            "secrets": [f"file:{stage.folder / 'secrets' / TENANT / 'hook'}"],
+            "secrets": [f"file:{secrets_folder / 'hook'}"],
             "rules": [{"when": "event in ['push', 'pull_request']", "ci": True}],
             "settings": {"reports": True},
         }
-        self.hook_url = address + (await answer_of(admin.post("/hooks", json=hook)))["address"]
+        self.hook_url = address + (await expect_json(admin.post("/hooks", json=hook)))["address"]
         self.host.on_push = self._report_push
         key_file = stage.folder / "runner.key"
         write_file(key_file, await stage.create_client(engine, "runner", "runner"))
@@ -128,9 +129,6 @@ class DeltaCi:
 
     async def _start_server(self, url: str) -> tuple[Engine, str]:
         folder = self.stage.folder
-        make_folder(folder / "secrets")
-        make_folder(folder / "secrets" / TENANT)
-        write_file(folder / "secrets" / TENANT / "hook", self.secret)
         write_file(folder / "app.pem", self.github.install_app(GITHUB))
         write_file(
             folder / "ci.yaml",
@@ -145,7 +143,7 @@ class DeltaCi:
         settings = Settings(
             port=self.stage.port,
             log_runs=False,
-            secrets_folder=str(folder / "secrets"),
+            secrets_folder=str(self.stage.secrets_folder),
             vcs=load_vcs_settings(str(folder / "vcs.yaml")),
         )
         _, address = await self.stage.exits.enter_async_context(serving(engine, settings))
@@ -170,10 +168,10 @@ class DeltaCi:
         return str(found["run_id"])
 
     async def run(self, run_id: str) -> dict[str, Any]:
-        return dict(await answer_of(self.http.get(f"/runs/{run_id}")))
+        return dict(await expect_json(self.http.get(f"/runs/{run_id}")))
 
     async def steps(self, run_id: str) -> dict[str, dict[str, Any]]:
-        items = (await answer_of(self.http.get(f"/runs/{run_id}/steps")))["items"]
+        items = (await expect_json(self.http.get(f"/runs/{run_id}/steps")))["items"]
         return {step["name"]: step for step in items}
 
     async def until_shown(self, run_id: str, *words: str) -> dict[str, Any]:
@@ -233,7 +231,7 @@ async def _push_first(ci: DeltaCi) -> None:
     await ci.until_shown(first, "REPORTED")
     steps = await ci.steps(first)
     stage.check(WHOLE_PLAN, set(steps) == {"test-prices", "test-shop", "install", "docs"}, ", ".join(steps))
-    plan = await answer_of(ci.http.get(f"/ci/runs/{first}/plan"))
+    plan = await expect_json(ci.http.get(f"/ci/runs/{first}/plan"))
     reasons = {job["name"]: "; ".join(job["reasons"]) for job in plan["jobs"]}
     stage.check(REASONS, set(reasons) == set(steps) and all(reasons.values()), reasons["docs"])
     install = steps["install"]
@@ -244,7 +242,7 @@ async def _push_first(ci: DeltaCi) -> None:
     )
     log = (await ci.http.get(f"/runs/{first}/steps/test-shop/log")).text
     stage.check(LOGGED, "packages/shop is fine" in log, f"{len(log)} bytes")
-    [tests] = (await answer_of(ci.http.get(f"/runs/{first}/steps/test-shop/tests")))["items"]
+    [tests] = (await expect_json(ci.http.get(f"/runs/{first}/steps/test-shop/tests")))["items"]
     stage.check(TESTED, tests["report"]["passed"] == 2, "2 tests")
     shop = await ci.http.get(f"/runs/{first}/artifacts/shop", params={"step": "test-shop", "attempt": 1})
     stage.check(STORED, shop.is_success and shop.content, f"{len(shop.content)} bytes")
@@ -266,8 +264,8 @@ async def _push_less(ci: DeltaCi) -> None:
 async def _rerun(ci: DeltaCi) -> None:
     """Somebody presses Re-run of the second push's check: what its inputs have tested before is not tested again."""
     stage, github = ci.stage, ci.github
-    [check] = [one for one in github.checks.values() if str(one["external_id"]).endswith(":job:test-prices")][
-        -1:
+    check = [one for one in github.checks.values() if str(one["external_id"]).endswith(":job:test-prices")][
+        -1
     ]
     event = github.check_run_event(check["id"], "rerequested")
     answer = await asyncio.to_thread(github.send_event, ci.hook_url, "check_run", event, secret=ci.secret)

@@ -19,13 +19,13 @@ import httpx
 from tenure.engine.engine import Engine
 from tenure.govern.connectors.settings import parse_connectors
 from tenure.kernel.registry_rows import SHARED_TENANT
-from tenure.private_files import make_folder, write_file
+from tenure.private_files import write_file
 from tenure.publish.firestore.values import decode_fields
 from tenure.server.http_server import serving
 from tenure.server.settings import Settings
 from tenure.services.catalog import register_definition
 from tenure.systems.git_with_intent_agent import CHANGED_FILE, assist
-from tenure.systems.stage import STUCK_SECONDS, TENANT, Stage, StageProcess, answer_of
+from tenure.systems.stage import STUCK_SECONDS, TENANT, Stage, StageProcess, expect_json
 from tenure.testing.doubles import DoubleReply, DoubleRequest, FirestoreDouble, GitHubDouble
 
 REPO = "acme/shop"
@@ -108,7 +108,6 @@ class GitWithIntentStory:
         self._address = ""
         self._callers: dict[str, httpx.AsyncClient] = {}
         self._connectors_file = stage.folder / "connectors.yaml"
-        self._secrets = stage.folder / "secrets"
         self._hook_secret = secrets.token_hex(16)
         self.github = stage.exits.enter_context(KillingGitHub(token=secrets.token_hex(16)))
         self.firestore = stage.exits.enter_context(FirestoreDouble())
@@ -118,11 +117,7 @@ class GitWithIntentStory:
     async def start(self) -> str:
         """Start the server, and create the tenant, its people, its policy and its hook. Returns the hook's path."""
         stage = self._stage
-        folder = self._secrets / TENANT
-        make_folder(self._secrets)
-        make_folder(folder)
-        write_file(folder / "hook", self._hook_secret)
-        write_file(folder / "github", self.github.token)
+        folder = stage.write_secrets(hook=self._hook_secret, github=self.github.token)
         text = CONNECTORS.format(url=self.github.url, tenant=TENANT, token=folder / "github")
         write_file(self._connectors_file, text)
         engine = Engine(stage.database, connectors=parse_connectors(text))
@@ -130,7 +125,7 @@ class GitWithIntentStory:
         settings = Settings(
             port=stage.port,
             log_runs=False,
-            secrets_folder=str(self._secrets),
+            secrets_folder=str(stage.secrets_folder),
             hook_answer_seconds=STUCK_SECONDS,
             firestore_project="demo-tenure",
             firestore_emulator=self.firestore.url.removeprefix("http://"),
@@ -165,7 +160,7 @@ class GitWithIntentStory:
 
     # --------------------------------------------------------------------------------------------- the story
 
-    async def act(self, hook: str) -> None:
+    async def play(self, hook: str) -> None:
         git, stage = self.github.git, self._stage
         git.repository(REPO, {"app.py": "print('shop')\n", CHANGED_FILE: "# Changes\n"})
         git.repositories[REPO].branches["feature/cart"] = str(git.head(REPO, "main"))
@@ -276,7 +271,7 @@ class GitWithIntentStory:
         return found[0] if found else None
 
     async def _document(self, run: str) -> Any:
-        return await answer_of(self._callers["ada"].get(f"/runs/{run}", params=GWI))
+        return await expect_json(self._callers["ada"].get(f"/runs/{run}", params=GWI))
 
     async def _ended(self, run: str) -> Any:
         found = await self._document(run)
@@ -287,10 +282,10 @@ class GitWithIntentStory:
         return await self._document(run) if undos and undos[0]["lines"] else None
 
     async def _call(self, who: str, method: str, path: str, body: Any = None) -> Any:
-        return await answer_of(self._callers[who].request(method, path, json=body))
+        return await expect_json(self._callers[who].request(method, path, json=body))
 
 
 async def play(stage: Stage) -> None:
     """Start the system, and play its story."""
     story = GitWithIntentStory(stage)
-    await story.act(await story.start())
+    await story.play(await story.start())

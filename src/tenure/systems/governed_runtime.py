@@ -12,7 +12,6 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,12 +22,12 @@ from tenure.engine import Engine
 from tenure.govern.connectors.settings import parse_connectors
 from tenure.govern.evidence.verification import EvidenceFiles, verify_parts
 from tenure.govern.signing import Signer, make_key
-from tenure.private_files import append_file, make_folder, write_file
+from tenure.private_files import write_file
 from tenure.proof.signatures import TrustedKeys
 from tenure.server.http_server import serving
 from tenure.server.settings import Settings
 from tenure.services.identity.principals import OPERATOR
-from tenure.systems.stage import TENANT, Stage, answer_of
+from tenure.systems.stage import TENANT, Stage, expect_json
 from tenure.testing.doubles import ServiceNowDouble, SlackDouble
 
 CHANNEL, TEAM = "C0123456789", "T1"
@@ -104,13 +103,13 @@ async def play(stage: Stage) -> None:
     """Start the system, and play its story."""
     service = stage.exits.enter_context(ServiceNowDouble(token=secrets.token_hex(16)))
     slack = stage.exits.enter_context(SlackDouble(token=secrets.token_hex(16)))
-    story = _Story(stage, service, slack)
+    story = _GovernedStory(stage, service, slack)
     await story.start()
     await story.set_up()
-    await story.act()
+    await story.play()
 
 
-class _Story:
+class _GovernedStory:
     def __init__(self, stage: Stage, service: ServiceNowDouble, slack: SlackDouble) -> None:
         self.stage, self.service, self.slack = stage, service, slack
         self.secrets = {
@@ -130,13 +129,7 @@ class _Story:
     async def start(self) -> None:
         """Start the server, and the worker as a process."""
         stage = self.stage
-        root = stage.folder / "secrets"
-        folder = root / TENANT
-        for made in (root, folder):
-            make_folder(made)
-        for name, value in self.secrets.items():
-            with append_file(folder / name) as file:
-                file.write(value.encode())
+        folder = stage.write_secrets(**self.secrets)
         make_key(self.key)
         connectors = stage.folder / "connectors.yaml"
         text = CONNECTORS.format(
@@ -158,7 +151,7 @@ class _Story:
             webhooks_to_loopback=True,
             slack_url=self.slack.url,
             log_runs=False,
-            secrets_folder=str(root),
+            secrets_folder=str(stage.secrets_folder),
             hook_answer_seconds=30,
         )
         _, self.address = await stage.exits.enter_async_context(serving(engine, settings))
@@ -180,11 +173,11 @@ class _Story:
         """Olga registers the workflow, the policy and the hooks. A policy needs a second person."""
         olga, ada = self.people["olga"], self.people["ada"]
         yaml = {"Content-Type": "application/yaml"}
-        await answer_of(olga.put("/workflows/triage", content=WORKFLOW, headers=yaml))
-        version = (await answer_of(olga.post("/policies", json={"text": POLICY})))["version"]
+        await expect_json(olga.put("/workflows/triage", content=WORKFLOW, headers=yaml))
+        version = (await expect_json(olga.post("/policies", json={"text": POLICY})))["version"]
         for caller in (olga, ada):
-            await answer_of(caller.post(f"/policies/{version}/activate"))
-        folder = self.stage.folder / "secrets" / TENANT
+            await expect_json(caller.post(f"/policies/{version}/activate"))
+        folder = self.stage.secrets_folder / TENANT
         hooks: dict[str, dict[str, Any]] = {
             "servicenow": {
                 "secrets": [f"file:{folder}/calls"],
@@ -201,7 +194,7 @@ class _Story:
             },
         }
         for kind, fields in hooks.items():
-            made = await answer_of(olga.post("/hooks", json={"kind": kind, "name": kind, **fields}))
+            made = await expect_json(olga.post("/hooks", json={"kind": kind, "name": kind, **fields}))
             self.hooks[kind] = made["address"].removesuffix("/commands")
         for person in self.people:
             await self._link(person)
@@ -234,7 +227,7 @@ class _Story:
         shown = await self._from_slack("commands", {**who, "command": "/tenure", "text": "link"})
         text = str(shown.json()["text"])
         code = next(word.rstrip(".") for word in text.split() if word.startswith("tns_"))
-        await answer_of(self.people[person].put("/me/slack", json={"code": code}))
+        await expect_json(self.people[person].put("/me/slack", json={"code": code}))
 
     async def _click(self, person: str, value: str, secret: str | None = None) -> httpx.Response:
         self.clicks += 1
@@ -259,14 +252,11 @@ class _Story:
 
     async def _button_of(self, run: str) -> str | None:
         """The value of the Approve button of a run's card, once there is one."""
-        asked = (await answer_of(self.people["ada"].get("/approvals", params={"run": run})))["items"]
+        asked = (await expect_json(self.people["ada"].get("/approvals", params={"run": run})))["items"]
         return next((one for one in self._buttons() if asked and one.startswith(asked[0]["id"])), None)
 
-    async def _until(self, what: str, look: Callable[[], Any]) -> Any:
-        return await self.stage.until(what, look)
-
     async def _ended(self, run: str) -> Any:
-        view = await answer_of(self.people["ada"].get(f"/runs/{run}"))
+        view = await expect_json(self.people["ada"].get(f"/runs/{run}"))
         return view if view["finished_at"] else None
 
     def _assignments(self) -> list[str]:
@@ -279,7 +269,7 @@ class _Story:
 
     # ------------------------------------------------------------------------------------------------ the story
 
-    async def act(self) -> None:
+    async def play(self) -> None:
         stage, ada = self.stage, self.people["ada"]
         sys_id = self.service.incident("INC0042", assignment_group="Service desk")
         incident: dict[str, Any] = {
@@ -294,25 +284,25 @@ class _Story:
         stage.check(FORGED, refused.status_code == 401)
         calls = [await self._call(incident, self.secrets["calls"]) for _ in range(2)]
         run = str(calls[0].json()["run_id"])
-        runs = (await answer_of(ada.get("/runs")))["items"]
+        runs = (await expect_json(ada.get("/runs")))["items"]
         stage.check(
             STARTED,
             [one.status_code for one in calls] in ([201, 200], [202, 200])
             and [one["id"] for one in runs] == [run],
             run,
         )
-        buttons = await self._until("the card in Slack", self._buttons)
-        asked = (await answer_of(ada.get("/approvals", params={"run": run})))["items"][0]
+        buttons = await self.stage.until("the card in Slack", self._buttons)
+        asked = (await expect_json(ada.get("/approvals", params={"run": run})))["items"][0]
         cards = json.dumps(self.slack.in_channel(CHANNEL))
         stage.check(
             ASKED, asked["people"] == 2 and "Network operations" in cards and "costs an hour" in cards
         )
-        first = str((await answer_of(self._click("ada", buttons[0])))["text"])
+        first = str((await expect_json(self._click("ada", buttons[0])))["text"])
         stage.check(FIRST, self._assignments() == [], first)
         forged = await self._click("bob", buttons[0], "another secret")
         stage.check(FORGED_CLICK, forged.status_code == 401 and self._assignments() == [])
-        await answer_of(self._click("bob", buttons[0]))
-        view = await self._until("the end of the run", lambda: self._ended(run))
+        await expect_json(self._click("bob", buttons[0]))
+        view = await self.stage.until("the end of the run", lambda: self._ended(run))
         stage.check(WRITTEN, view["shown"] == "succeeded" and self._assignments() == ["Network operations"])
         await self._check_keys(run, incident)
         await self._check_evidence(run)
@@ -320,7 +310,7 @@ class _Story:
 
     async def _check_keys(self, run: str, incident: dict[str, Any]) -> None:
         stage, ada = self.stage, self.people["ada"]
-        receipts = (await answer_of(ada.get(f"/runs/{run}/receipts")))["items"]
+        receipts = (await expect_json(ada.get(f"/runs/{run}/receipts")))["items"]
         keys = {one["action"]: one["key"] for one in receipts}
         written = keys["servicenow.incident.assign"].split(":")
         told = keys["slack.message.post"].split(":")
@@ -336,11 +326,11 @@ class _Story:
             ":".join(written),
         )
         body = {"workflow": "triage", "input": {name: incident[name] for name in RULE["input"]}}
-        again = (await answer_of(self.people["olga"].post("/runs", json=body)))["id"]
-        button = await self._until("the card of the second run", lambda: self._button_of(again))
+        again = (await expect_json(self.people["olga"].post("/runs", json=body)))["id"]
+        button = await self.stage.until("the card of the second run", lambda: self._button_of(again))
         for person in ("ada", "bob"):
-            await answer_of(self._click(person, button))
-        view = await self._until("the end of the second run", lambda: self._ended(again))
+            await expect_json(self._click(person, button))
+        view = await self.stage.until("the end of the second run", lambda: self._ended(again))
         posted = [one for one in self.slack.in_channel(CHANNEL) if one.get("text") == "INC0042 was assigned"]
         stage.check(
             AGAIN,
@@ -351,7 +341,6 @@ class _Story:
 
     async def _check_evidence(self, run: str) -> None:
         signer = Signer.open(f"file:{self.key}")
-
         acme = self.engine.scoped(tenant=TENANT, actor="person:ada")
 
         async def sealed() -> list[EvidenceFiles] | None:
@@ -366,16 +355,16 @@ class _Story:
                 for part in parts
             ]
 
-        parts = await self._until("the evidence", sealed)
+        parts = await self.stage.until("the evidence", sealed)
         [report, *_] = verify_parts(parts, TrustedKeys.from_public_keys(signer.public))
         self.stage.check(PROVEN, report.wrong is None and report.key == signer.id, f"{report.events} events")
 
     async def _check_undo(self, run: str, sys_id: str) -> None:
         ada = self.people["ada"]
-        await answer_of(ada.post(f"/runs/{run}/undo", json={}))
+        await expect_json(ada.post(f"/runs/{run}/undo", json={}))
 
         def undone() -> bool:
             return self.service.incidents[sys_id]["assignment_group"] == "Service desk"
 
-        await self._until("the undo", undone)
+        await self.stage.until("the undo", undone)
         self.stage.check(UNDONE, undone(), self.service.incidents[sys_id]["assignment_group"])

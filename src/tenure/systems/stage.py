@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -24,7 +25,7 @@ import msgspec
 
 from tenure.artifacts import ARTIFACTS_VARIABLE
 from tenure.engine.engine import Engine
-from tenure.private_files import append_file, make_folder
+from tenure.private_files import append_file, make_folder, write_file
 from tenure.services.identity.principals import OPERATOR
 
 TENANT = "acme"
@@ -32,6 +33,7 @@ LOOK_SECONDS = 0.05
 STUCK_SECONDS = 90.0
 """Longer than any part of a story takes."""
 STOP_SECONDS = 10.0
+_ADDRESS = re.compile(r"https?://[\w.:\[\]]+")
 
 Found = TypeVar("Found")
 
@@ -185,6 +187,34 @@ class Stage:
 
         return await self.until(f"{process.name} to print {text!r}", look)
 
+    async def start_server(self, name: str, *options: str) -> tuple[StageProcess, str]:
+        """Start `tenure serve`. Returns the process and its address."""
+        server = await self.start(name, "serve", "--port", str(self.port), *options)
+        return server, await self.until_listening(server)
+
+    async def until_listening(self, server: StageProcess) -> str:
+        """Wait until a server has started. Returns its address."""
+        line = await self.until_printed(server, "server_started")
+        found = _ADDRESS.search(line)
+        assert found is not None, line
+        return found[0]
+
+    # ------------------------------------------------------------------------------------------- secrets
+
+    @property
+    def secrets_folder(self) -> Path:
+        """The secrets of all tenants: a folder for each."""
+        return self.folder / "secrets"
+
+    def write_secrets(self, **values: str) -> Path:
+        """Write the secrets of the tenant, each to a file with its name. Returns the folder."""
+        folder = self.secrets_folder / TENANT
+        make_folder(self.secrets_folder)
+        make_folder(folder)
+        for name, value in values.items():
+            write_file(folder / name, value)
+        return folder
+
     # --------------------------------------------------------------------------------------------- people
 
     async def create_tenant(self, engine: Engine, tenant: str = TENANT) -> None:
@@ -235,9 +265,10 @@ def _keep_artifacts(place: str) -> Iterator[None]:
             os.environ[ARTIFACTS_VARIABLE] = before
 
 
-async def answer_of(call: Awaitable[httpx.Response]) -> Any:
-    """The JSON of a response that must succeed."""
-    answer = await call
-    if not answer.is_success:
-        raise StoryFailed(f"{answer.request.method} {answer.request.url}: {answer.status_code} {answer.text}")
-    return answer.json() if answer.content else None
+async def expect_json(request: Awaitable[httpx.Response]) -> Any:
+    """The JSON of the response to a request that must succeed."""
+    response = await request
+    if not response.is_success:
+        sent = response.request
+        raise StoryFailed(f"{sent.method} {sent.url}: {response.status_code} {response.text}")
+    return response.json() if response.content else None
