@@ -131,6 +131,8 @@ def _fetch(change: Change, mirror: GitMirror, seconds: float) -> tuple[str, str 
     if base is None:
         return head, None, f"there is no {compare_ref} to compare with"
     found = mirror.repository.find_merge_base(base, head)
+    if found == head and not given and change.ref == compare_ref:
+        return head, None, f"there is no commit of {compare_ref} before it to compare with"
     if found == head and not given:
         return head, None, f"{compare_ref} has this commit already"
     return head, found, "" if found else f"{base[:12]} and {head[:12]} have no common history"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Annotated
 
 import msgspec
+import structlog
 import typer
 
 from tenure.cli.common.console import print_json, say, warn
@@ -95,6 +97,7 @@ def up(
 
 async def _play(name: str, options: StageOptions, once: bool, quiet: bool) -> UpReport:
     system = load_system(name)
+    _hide_info_logs()
     begun = time.monotonic()
     problem: str | None = None
     show = _ignore if quiet else say
@@ -131,6 +134,11 @@ async def _play(name: str, options: StageOptions, once: bool, quiet: bool) -> Up
                 await stopping
             stopping.cancel()
     return report
+
+
+def _hide_info_logs() -> None:
+    """The server of a system logs in this process; the story says what happens."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
 
 
 def _ignore(text: str) -> None:
