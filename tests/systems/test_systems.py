@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -69,3 +71,30 @@ def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:
     )
     assert done.returncode == 1
     assert "did you mean 'delta-ci'?" in done.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_system_keeps_running_and_says_how_to_look_around(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tenure.cli", "up", "git-with-intent", "--folder", tmp_path / "up"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as up:
+        assert up.stdout is not None
+        printed: list[str] = []
+        try:
+            for line in up.stdout:
+                printed.append(line.strip())
+                if "until Ctrl-C" in line:
+                    break
+            exported = next(line for line in printed if line.startswith("export "))
+            variables = dict(part.split("=", 1) for part in exported.partition(";")[0].split()[1:])
+            listed = subprocess.run(
+                [sys.executable, "-m", "tenure.cli", "runs", "list", "--json"],
+                env={"PATH": os.environ["PATH"], **variables},
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            assert len(json.loads(listed.stdout)) == 2, "the run of the agent, and the run that undid it"
+        finally:
+            up.send_signal(signal.SIGINT)
+            code = up.wait(60)
+    assert code == 0, printed

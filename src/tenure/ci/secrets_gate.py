@@ -3,7 +3,7 @@
 Laws:
 1. Nobody decides about trust inside the planner: this runs after its answer was checked (`plan_check`).
 2. Jobs that name a secret wait for one approval, and get their secrets only behind it. All other jobs run at once.
-3. The approval is bound to the head commit and the digest of the pipeline. Another commit is another run, with a question of its own.
+3. The approval is bound to everything that is shown, the head commit and the digest of the pipeline among it. Another commit is another run, with a question of its own.
 4. Who wrote the pull request is involved in its run, so that their own approval does not count.
 """
 
@@ -49,12 +49,13 @@ def add_secrets_gate(change: Change, planned: PlannedChange) -> PlannedChange:
 
 
 def _make_gate(change: Change, planned: PlannedChange, secrets: list[str]) -> StepSpec:
-    bound = {"head": planned.head, "pipeline": planned.config_digest, "secrets": secrets}
     question = {
         "title": f"Give secrets to pull request {change.pull_request} of {change.repository.name}",
         "author": change.author,
         "fork": change.fork,
-        **bound,
+        "head": planned.head,
+        "pipeline": planned.config_digest,
+        "secrets": secrets,
     }
     return StepSpec(
         name=GATE,
@@ -65,6 +66,6 @@ def _make_gate(change: Change, planned: PlannedChange, secrets: list[str]) -> St
             action="ci.secrets",
             tier="med",
             within_seconds=WITHIN_SECONDS,
-            digest=sha256(canonical(bound)).hexdigest(),
+            digest=sha256(canonical(question)).hexdigest(),
         ),
     )

@@ -16,7 +16,7 @@ from tenure.kernel.run_rows import Cap
 from tenure.outbound.document_store import DocumentStore
 from tenure.private_files import write_file
 from tenure.shapes.published import manifest_path, step_path
-from tenure.systems.stage import TENANT, Stage, expect_json
+from tenure.systems.stage import SERVER, TENANT, Stage, expect_json
 
 COMPLETED = "an agent with four steps is completed, and has created a proposal"
 STREAMED = "a reader of the stream heard requested, queued, running, four steps, the proposal and completed"
@@ -59,7 +59,7 @@ async def play(stage: Stage) -> None:
     await story.check_reads()
     _, api = await stage.start_server("server-again", *_serve_options(stage))
     stage.addresses["The page"] = f"{reader_address}/page#key={page_key}&run={next(iter(story.ends))}"
-    stage.addresses["The API"] = api
+    stage.addresses[SERVER] = api
     stage.addresses["What is published"] = stage.files
 
 

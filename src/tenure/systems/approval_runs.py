@@ -13,7 +13,7 @@ import httpx
 
 from tenure.engine import Engine
 from tenure.private_files import make_folder
-from tenure.systems.stage import Stage, expect_json
+from tenure.systems.stage import SERVER, Stage, expect_json
 
 PROFILE = "approval-runs"
 OTHER_TENANT = "globex"
@@ -86,7 +86,7 @@ class _ApprovalStory:
                 engine, "eve", "operator", "approver", "viewer", tenant=OTHER_TENANT
             )
         _, address = await stage.start_server("server")
-        stage.addresses["API"] = address
+        stage.addresses[SERVER] = address
         for person, key in keys.items():
             self.people[person] = await stage.connect(address, key)
         yaml = {"Content-Type": "application/yaml"}

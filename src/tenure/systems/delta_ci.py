@@ -19,7 +19,7 @@ from tenure.publish.vcs_settings import load_vcs_settings
 from tenure.server.http_server import serving
 from tenure.server.settings import Settings
 from tenure.systems import delta_ci_files as files
-from tenure.systems.stage import TENANT, Stage, expect_json
+from tenure.systems.stage import SERVER, TENANT, Stage, expect_json
 from tenure.testing.doubles import GitHubDouble
 from tenure.testing.doubles.github_checks import push_event
 from tenure.testing.git_host import GitHost, Push, git
@@ -124,7 +124,7 @@ class DeltaCi:
             "--folder", str(stage.folder / "runner"), "--git-protocol", "http",
         )  # fmt: skip
         await stage.until_printed(runner, "ci_runner_started")
-        stage.addresses.update({"server": address, "repository": url, "GitHub (a double)": self.github.url})
+        stage.addresses.update({SERVER: address, "The repository": url, "GitHub (a double)": self.github.url})
         git_init(self.work)
 
     async def _start_server(self, url: str) -> tuple[Engine, str]:

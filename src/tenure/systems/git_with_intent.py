@@ -25,7 +25,7 @@ from tenure.server.http_server import serving
 from tenure.server.settings import Settings
 from tenure.services.catalog import register_definition
 from tenure.systems.git_with_intent_agent import CHANGED_FILE, assist
-from tenure.systems.stage import STUCK_SECONDS, TENANT, Stage, StageProcess, expect_json
+from tenure.systems.stage import SERVER, STUCK_SECONDS, TENANT, Stage, StageProcess, expect_json
 from tenure.testing.doubles import DoubleReply, DoubleRequest, FirestoreDouble, GitHubDouble
 
 REPO = "acme/shop"
@@ -134,7 +134,7 @@ class GitWithIntentStory:
         _, self._address = await stage.exits.enter_async_context(serving(engine, settings))
         stage.addresses.update(
             {
-                "server": self._address,
+                SERVER: self._address,
                 "GitHub (a double)": self.github.url,
                 "Firestore (a double)": self.firestore.url,
             }

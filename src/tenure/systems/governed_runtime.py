@@ -27,7 +27,7 @@ from tenure.proof.signatures import TrustedKeys
 from tenure.server.http_server import serving
 from tenure.server.settings import Settings
 from tenure.services.identity.principals import OPERATOR
-from tenure.systems.stage import TENANT, Stage, expect_json
+from tenure.systems.stage import SERVER, TENANT, Stage, expect_json
 from tenure.testing.doubles import ServiceNowDouble, SlackDouble
 
 CHANNEL, TEAM = "C0123456789", "T1"
@@ -156,7 +156,7 @@ class _GovernedStory:
         )
         _, self.address = await stage.exits.enter_async_context(serving(engine, settings))
         stage.addresses |= {
-            "API": self.address,
+            SERVER: self.address,
             "ServiceNow's double": self.service.url,
             "Slack's double": self.slack.url,
         }

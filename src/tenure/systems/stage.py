@@ -29,6 +29,8 @@ from tenure.private_files import append_file, make_folder, write_file
 from tenure.services.identity.principals import OPERATOR
 
 TENANT = "acme"
+SERVER = "The server"
+"""The name of the server's address among the addresses of a system."""
 LOOK_SECONDS = 0.05
 STUCK_SECONDS = 90.0
 """Longer than any part of a story takes."""
@@ -198,6 +200,24 @@ class Stage:
         found = _ADDRESS.search(line)
         assert found is not None, line
         return found[0]
+
+    async def describe(self) -> list[str]:
+        """How to look around: where things are, a key of its own for the user, and commands."""
+        key_file = self.folder / "your.key"
+        async with Engine(self.database, sweep=False) as engine:
+            write_file(key_file, await self.create_client(engine, "you", "viewer", "operator"))
+        lines = [f"{what}: {where}" for what, where in self.addresses.items()]
+        lines += [
+            f"Files and logs: {self.folder}",
+            f"The tenant is {TENANT}. Look around, in another terminal:",
+        ]
+        lines.append(
+            f"  export TENURE_SERVER={self.addresses[SERVER]} TENURE_KEY_FILE={key_file}; unset TENURE_DB"
+        )
+        lines += [
+            f"  tenure runs {verb}" for verb in ("list", "show RUN", "events RUN --timeline", "why RUN")
+        ]
+        return lines
 
     # ------------------------------------------------------------------------------------------- secrets
 

@@ -128,8 +128,8 @@ async def _play(name: str, options: StageOptions, once: bool, quiet: bool) -> Up
             if not quiet:
                 _show(report)
             if not (once or stopping.done() or problem):
-                for what, address in stage.addresses.items():
-                    show(f"{what}: {address}")
+                for line in await stage.describe():
+                    show(line)
                 show("It keeps running until Ctrl-C.")
                 await stopping
             stopping.cancel()
