@@ -75,7 +75,7 @@ def test_an_unknown_system_is_refused_with_the_nearest_name() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_system_keeps_running_and_says_how_to_look_around(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tenure.cli", "up", "git-with-intent", "--folder", tmp_path / "up"]
+    command = [sys.executable, "-m", "tenure.cli", "up", "git-with-intent", "--folder", str(tmp_path / "up")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as up:
         assert up.stdout is not None
         printed: list[str] = []
