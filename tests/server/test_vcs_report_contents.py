@@ -27,7 +27,7 @@ from tenure.testing.doubles import GitHubDouble
 from tenure.testing.git_host import GitHost, git
 from tests.server.job_files import COMMIT, job, lease, step
 from tests.server.stage import problem
-from tests.server.vcs_stage import REPO, SHA, TARGET, start_github, vcs_site, wait_until
+from tests.server.vcs_stage import PATIENCE_SECONDS, REPO, SHA, TARGET, start_github, vcs_site, wait_until
 from tests.server.webhook_senders import SECRET, SECRET_NAME, make_hook
 
 OTHER_SHA = "9" * 40
@@ -322,6 +322,7 @@ async def test_a_git_host_that_does_not_answer_refuses_the_run_and_stops_nothing
     tmp_path: Path, github: tuple[GitHubDouble, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE_SECONDS)
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/app.git"
         settings = tmp_path / "ci.yaml"
         settings.write_text(CI_SETTINGS.format(url=address, gone=address))

@@ -307,11 +307,10 @@ class HookIntake:
         scope = Scope(self._runtime, hook.tenant, hook.workspace, actor)
         runs, run_id = Runs(scope), action.external_id.partition(":")[0]
         if not action.external_id:
+            # After a crash the newest run may be the one that this delivery has made.
             key = (hook.tenant, KEY_SOURCES[hook.kind], delivery.name)
-            if found := await self._runtime.store.read(
-                "find_keys", rows=[key]
-            ):  # the newest is this delivery's
-                return DeliveryOutcome("done", found[0].run_id, "its key already had a run")
+            if made := await self._runtime.store.read("find_keys", rows=[key]):
+                return DeliveryOutcome("done", made[0].run_id, "its key already had a run")
             commit = VcsTarget(repository=action.repository, head_sha=action.head_sha).commit_subject
             newest = await VcsReports(self._runtime.store).find_newest(hook.tenant, commit)
             run_id = "" if newest is None else ids.run_text(newest)
