@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,23 @@ from tenure.ci.settings import RepositorySettings
 from tenure.kernel.commands import StepSpec
 from tenure.publish import check_states, vcs_reporter
 from tenure.publish.check_states import find_test_place
+from tenure.services import ci_runs
+from tenure.shapes.reports import VcsTarget
 from tenure.shapes.test_reports import FailedCase
 from tenure.testing.doubles import GitHubDouble
+from tenure.testing.git_host import GitHost, git
 from tests.server.job_files import COMMIT, job, lease, step
-from tests.server.vcs_stage import TARGET, start_github, vcs_site, wait_until
+from tests.server.stage import problem
+from tests.server.vcs_stage import PATIENCE_SECONDS, REPO, SHA, TARGET, start_github, vcs_site, wait_until
+from tests.server.webhook_senders import SECRET, SECRET_NAME, make_hook
+
+OTHER_SHA = "9" * 40
+CI_SETTINGS = """\
+repositories:
+  app: {{url: "{url}", tenant: acme, github: acme/app, protocols: [http]}}
+  gone: {{url: "{gone}", tenant: acme, github: acme/gone, protocols: [http]}}
+  inside: {{url: "{gone}", tenant: acme, protocols: [http]}}
+"""
 
 
 @pytest.fixture
@@ -157,13 +173,12 @@ async def test_a_run_that_waits_for_an_approval_of_secrets_says_so(
         held = await lease(v.s)
         assert held.lease["step"] == "test"
         await held.say("complete")
-        whole = await v.check(run, "run", "in_progress")
 
-        async def shown() -> bool:
-            found: dict[str, Any] = v.github.find_checks(f"{run}:run")[0]
-            return bool(found["output"]["title"] == title)
+        async def shown() -> dict[str, Any] | None:
+            found = await v.check(run, "run", "in_progress")
+            return found if found["output"]["title"] == title else None
 
-        await wait_until(shown, "the title of the run's check")
+        whole = await wait_until(shown, "the title of the run's check")
         assert "decides about the approval secrets" in whole["output"]["summary"]
         await v.check(run, "job:test", "completed")
         behind = await v.check(run, "job:deploy", "queued")
@@ -203,3 +218,126 @@ async def test_jobs_without_a_check_of_their_own_are_counted_in_the_runs_check(
         ]
         steps = await v.engine.store.read("steps_of", ids.run_int(run))
         assert len(steps) == 5
+
+
+# ------------------------------------------------------------------------------------------- Re-run all checks
+
+
+async def test_rerun_all_checks_reruns_the_newest_run_of_the_commit_once(
+    url: str, github: tuple[GitHubDouble, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET_NAME, SECRET)
+    monkeypatch.setenv("TENURE_SECRET_globex_HOOK", SECRET)
+    async with vcs_site(url, github) as v:
+        v.github.commits[REPO].add(OTHER_SHA)
+        older, newer = await v.start("build"), await v.start("build")
+        other = await v.start("build", target=VcsTarget(repository=REPO, head_sha=OTHER_SHA))
+        for run in (older, newer, other):
+            await v.engine.cancel(run)
+            await v.reported(run)
+
+        async def press(hook: dict[str, Any], delivery: str, sha: str = SHA, repo: str = REPO) -> Any:
+            event = v.github.check_suite_event(repo, sha)
+            where = v.s.address + hook["address"]
+            sent = partial(v.github.send_event, secret=SECRET, delivery=delivery)
+            return (await asyncio.to_thread(sent, where, "check_suite", event)).json
+
+        hook = await make_hook(v.s, "github", settings={"reports": True})
+        answers = [await press(hook, "all-1") for _ in range(2)]
+        again = answers[0]["run_id"]
+        assert [(one["status"], one["run_id"]) for one in answers] == [("done", again)] * 2
+        found = await v.run(again)
+        assert (found.rerun_of, found.status) == (newer, "queued")
+        assert (await v.check(again, "run", "queued"))["name"] == "ci"
+        # A process that crashed after it had made the run does the delivery again: the newest run is the delivery's own.
+        intake = v.s.service.intake
+        delivery = await intake.deliveries.get(hook["id"], "all-1")
+        row = await intake.deliveries.hook(hook["id"])
+        assert delivery is not None
+        assert row is not None
+        outcome = await intake._carry_out(row, delivery)
+        assert (outcome.status, outcome.run_id) == ("done", ids.run_int(again))
+        assert len(await v.engine.runs.list()) == 4
+
+        for hook_settings, tenant in (({"reports": True}, "globex"), ({}, "acme")):
+            foreign = await make_hook(v.s, "github", tenant=tenant, settings=hook_settings)
+            assert (await press(foreign, f"{tenant}-1"))["status"] == "ignored"
+        assert (await press(hook, "all-2", sha="f" * 40))["status"] == "ignored"
+        assert (await press(hook, "all-3", repo="acme/other"))["status"] == "ignored"
+        assert len(await v.engine.runs.list()) == 4
+
+
+# ------------------------------------------------------------------------------------------- started by hand
+
+
+@pytest.fixture
+def git_host(tmp_path: Path) -> Iterator[tuple[GitHost, str]]:
+    """A git host with a repository, and the commit of its branch and of its tag with a message."""
+    with GitHost(tmp_path / "host") as host:
+        address = host.create("app")
+        work = tmp_path / "work"
+        work.mkdir()
+        git(work, "init", "--quiet", "--initial-branch=main")
+        who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
+        git(work, *who, "commit", "--quiet", "--allow-empty", "-m", "one")
+        git(work, *who, "tag", "-a", "v1", "-m", "the first")
+        git(work, "push", "--quiet", address, "main", "main:refs/heads/other/refs/heads/main", "v1")
+        yield host, git(work, "rev-parse", "HEAD")
+
+
+async def test_a_run_that_a_person_starts_without_a_commit_is_reported(
+    url: str,
+    github: tuple[GitHubDouble, Path],
+    git_host: tuple[GitHost, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    host, head = git_host
+    settings = tmp_path / "ci.yaml"
+    settings.write_text(CI_SETTINGS.format(url=f"{host.url}/app.git", gone=f"{host.url}/gone.git"))
+    monkeypatch.setenv("TENURE_CI", str(settings))
+    async with vcs_site(url, github) as v:
+        v.github.commits[REPO].add(head)
+        operator = await v.s.as_("operator")
+        for ref in ({}, {"ref": "refs/tags/v1"}):
+            made = await operator.post("/ci/runs", json={"repository": "app", **ref})
+            assert made.status_code == 201, made.text
+            run = made.json()["id"]
+            check = await v.check(run, "run", "queued")
+            assert (check["head_sha"], check["output"]["title"]) == (head, "Planning")
+            spec = (await v.engine.store.read("get_spec", ids.run_int(run)))[0]
+            assert msgspec.json.decode(spec.vcs_target, type=VcsTarget).head_sha == head
+        missing = await operator.post("/ci/runs", json={"repository": "app", "ref": "heads/main"})
+        assert (missing.status_code, problem(missing)) == (404, "COMMIT_NOT_FOUND")
+        gone = await operator.post("/ci/runs", json={"repository": "gone"})
+        assert problem(gone) == "REPOSITORY_REFUSED"
+        assert "name it (head)" in gone.json()["error"]["message"]
+        # With a commit nobody asks the host, and a repository that is not at GitHub needs no commit.
+        assert (await operator.post("/ci/runs", json={"repository": "gone", "head": head})).status_code == 201
+        assert (await operator.post("/ci/runs", json={"repository": "inside"})).status_code == 201
+        assert len(await v.engine.runs.list()) == 4
+
+
+async def test_a_git_host_that_does_not_answer_refuses_the_run_and_stops_nothing(
+    tmp_path: Path, github: tuple[GitHubDouble, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE_SECONDS)
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/app.git"
+        settings = tmp_path / "ci.yaml"
+        settings.write_text(CI_SETTINGS.format(url=address, gone=address))
+        monkeypatch.setenv("TENURE_CI", str(settings))
+        monkeypatch.setattr(ci_runs, "RESOLVE_SECONDS", 20.0)
+        async with vcs_site(f"sqlite:{tmp_path / 'x.db'}", github) as v:
+            operator, viewer = await v.s.as_("operator"), await v.s.as_("viewer")
+            waiting = asyncio.ensure_future(operator.post("/ci/runs", json={"repository": "app"}))
+            connection, _ = await asyncio.to_thread(silent.accept)
+            assert (await viewer.get("/runs")).json()["items"] == []
+            assert not waiting.done(), "the server answered another request meanwhile"
+            connection.close()
+            assert problem(await waiting) == "NETWORK_FETCH_FAILED"
+            monkeypatch.setattr(ci_runs, "RESOLVE_SECONDS", 0.5)
+            refused = await operator.post("/ci/runs", json={"repository": "app"})
+            assert (refused.status_code, problem(refused)) == (502, "NETWORK_FETCH_FAILED")
+            assert "took longer than 0.5 seconds" in refused.json()["error"]["message"]
+            assert await v.engine.runs.list() == []

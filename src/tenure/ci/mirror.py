@@ -26,6 +26,7 @@ import msgspec
 
 from tenure import private_files, secrets
 from tenure.ci.git_commands import (
+    COMMIT,
     GitCommandFailed,
     GitCommandTimedOut,
     GitProgram,
@@ -39,6 +40,7 @@ from tenure.errors import TenureError
 DEFAULT_PROTOCOLS = ("https", "ssh")
 LOCK_POLL_SECONDS = 0.05
 NAME_CHARS_MAX = 60
+LISTED_BYTES_MAX = 1 << 20
 PACKS_INDEXED = 16
 """After so many new packs, all packs are indexed together."""
 _REFUSED = re.compile(
@@ -170,7 +172,7 @@ class GitMirror:
             git_dir=str(self.folder),
             # The owner's configuration may lead a URL elsewhere.
             protocols=owner.protocols if owner.config_file else (url_protocol(settings.url),),
-            config=self._credentials(),
+            config=_credentials(settings),
             owner_config=owner.config_file,
             stop=self._stop,
         )
@@ -195,18 +197,9 @@ class GitMirror:
                 "NETWORK_FETCH_FAILED", f"{settings.name} could not be fetched: {late}"
             ) from late
         except GitCommandFailed as fault:
-            error = self._explain(fault, what, self._remove_rest())
+            error = _explain(settings, fault, what, self._remove_rest(), self._size_bytes)
             if error.code != "COMMIT_NOT_FOUND" or required:
                 raise error from fault
-
-    def _credentials(self) -> dict[str, str]:
-        fetch, url = self._settings.fetch, self._settings.url
-        if not fetch.credential or url_protocol(url) != "https":
-            return {}
-        token = secrets.resolve_own(fetch.credential).decode().strip()
-        encoded = base64.b64encode(f"{fetch.user}:{token}".encode()).decode()
-        host = urlsplit(url)
-        return {f"http.{host.scheme}://{host.netloc}/.extraHeader": f"Authorization: Basic {encoded}"}
 
     def _index_packs(self, until: float) -> None:
         """Index all packs together from time to time: git would look into each of them for every object."""
@@ -225,24 +218,71 @@ class GitMirror:
             file.unlink()
         return largest
 
-    def _explain(self, fault: GitCommandFailed, what: str, largest: int) -> TenureError:
-        """The error of a failed fetch, by what git said and left behind."""
-        name, said = self._settings.name, " ".join(fault.stderr.split())[-500:]
-        if re.search(r"not our ref|couldn't find remote ref|unadvertised object", said):
-            shown = what.partition(":")[0].lstrip("+")
-            return TenureError(
-                "COMMIT_NOT_FOUND",
-                f"{name} has no {shown}; a force push or a deleted branch may have removed it",
-            )
-        if largest >= self._size_bytes // 512 * 512:
-            return TenureError(
-                "REPOSITORY_TOO_LARGE",
-                f"a fetch of {name} brings more than the {self._size_bytes} bytes that its settings and this host allow",
-            )
-        if _BAD_OBJECT.search(said):
-            return TenureError("REPOSITORY_REFUSED", f"{name} has an object that git refuses: {said}")
-        code = "REPOSITORY_REFUSED" if _REFUSED.search(said) else "NETWORK_FETCH_FAILED"
-        return TenureError(code, f"{name} could not be fetched: {said or 'git said nothing'}")
+
+def find_remote_commit(settings: RepositorySettings, ref: str, seconds: float) -> str:
+    """The commit that a ref of the remote repository has now, without a fetch. COMMIT_NOT_FOUND if there is no such ref."""
+    check_ref(ref)
+    if problem := find_url_problem(settings.url, settings.protocols):
+        raise TenureError("REPOSITORY_REFUSED", f"{settings.name}: {settings.url} {problem}")
+    git = GitProgram(protocols=(url_protocol(settings.url),), config=_credentials(settings))
+    peeled = f"{ref}^{{}}"  # the commit of a tag with a message
+    try:
+        listed = git.run(
+            "ls-remote",
+            "--quiet",
+            "--end-of-options",
+            settings.url,
+            ref,
+            peeled,
+            seconds=seconds,
+            output_bytes_max=LISTED_BYTES_MAX,
+        )
+    except GitCommandTimedOut as late:
+        raise TenureError("NETWORK_FETCH_FAILED", f"{settings.name} could not be asked: {late}") from late
+    except GitCommandFailed as fault:
+        raise _explain(settings, fault, ref) from fault
+    rows = [line.partition("\t") for line in listed.decode(errors="replace").splitlines()]
+    found = {name: commit for commit, _, name in rows}  # git lists refs that end with the name, too
+    commit = found.get(peeled) or found.get(ref, "")
+    if not COMMIT.fullmatch(commit):
+        raise TenureError("COMMIT_NOT_FOUND", f"{settings.name} has no {ref}; it may have been deleted")
+    return commit
+
+
+def _credentials(settings: RepositorySettings) -> dict[str, str]:
+    fetch, url = settings.fetch, settings.url
+    if not fetch.credential or url_protocol(url) != "https":
+        return {}
+    token = secrets.resolve_own(fetch.credential).decode().strip()
+    encoded = base64.b64encode(f"{fetch.user}:{token}".encode()).decode()
+    host = urlsplit(url)
+    return {f"http.{host.scheme}://{host.netloc}/.extraHeader": f"Authorization: Basic {encoded}"}
+
+
+def _explain(
+    settings: RepositorySettings,
+    fault: GitCommandFailed,
+    what: str,
+    largest: int = 0,
+    size_bytes: int = 1 << 62,
+) -> TenureError:
+    """The error of a failed fetch, by what git said and left behind."""
+    name, said = settings.name, " ".join(fault.stderr.split())[-500:]
+    if re.search(r"not our ref|couldn't find remote ref|unadvertised object", said):
+        shown = what.partition(":")[0].lstrip("+")
+        return TenureError(
+            "COMMIT_NOT_FOUND",
+            f"{name} has no {shown}; a force push or a deleted branch may have removed it",
+        )
+    if largest >= size_bytes // 512 * 512:
+        return TenureError(
+            "REPOSITORY_TOO_LARGE",
+            f"a fetch of {name} brings more than the {size_bytes} bytes that its settings and this host allow",
+        )
+    if _BAD_OBJECT.search(said):
+        return TenureError("REPOSITORY_REFUSED", f"{name} has an object that git refuses: {said}")
+    code = "REPOSITORY_REFUSED" if _REFUSED.search(said) else "NETWORK_FETCH_FAILED"
+    return TenureError(code, f"{name} could not be fetched: {said or 'git said nothing'}")
 
 
 def _name_folder(url: str) -> str:

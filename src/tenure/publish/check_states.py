@@ -185,7 +185,7 @@ def make_external_id(run_id: int, part: str) -> str:
 def make_subject(target: VcsTarget, workflow: str) -> str:
     """What the checks of a run are about: runs of the same subject have checks with the same names."""
     kind = "push" if target.pull_request is None else "pull_request"
-    return f"{target.provider}:{target.repository.lower()}@{target.head_sha}:{kind}:{workflow}"
+    return f"{target.commit_subject}{kind}:{workflow}"
 
 
 def make_check_name(target: VcsTarget, workflow: str, job: str = "") -> str:

@@ -4,7 +4,8 @@ Laws:
 1. The repository's settings, which are on the server, decide what is fetched, whom to trust and what a newer change cancels. A request
    names a repository and a ref, and nothing else.
 2. A repository belongs to one tenant. To every other tenant it looks like a missing one.
-3. The run begins with a plan step whose input is the change. It shows its states at GitHub, if the repository is there.
+3. The run begins with a plan step whose input is the change. It shows its states at GitHub, if the repository is there. So its commit
+   must be known when it starts: a ref is resolved first, in a thread, within seconds, and at most a few at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tenure import ids
 from tenure.ci.change import NO_COMMIT, Change, build_manual_change
 from tenure.ci.git_commands import COMMIT, check_ref
 from tenure.ci.job import PLAN_TOOL, queue_for
+from tenure.ci.mirror import find_remote_commit
 from tenure.ci.settings import RepositorySettings
 from tenure.errors import TenureError, field_error
 from tenure.kernel import capability
@@ -26,10 +28,15 @@ from tenure.services.scope import Scope, Service
 from tenure.shapes.ci import CiTrigger, PlanExplanation
 from tenure.shapes.reports import VcsTarget
 from tenure.shapes.runs import RunTrigger, StartRun
+from tenure.work_pool import WorkPool
 
 WORKFLOW = "ci"
 PROFILE = "delta-ci"
 PLAN_RETRIES = 2
+RESOLVE_SECONDS = 10.0
+"""How long a git host may take to say which commit a ref has."""
+_GIT_HOSTS = WorkPool(threads=4, waiting_max=16)
+"""Threads of their own, because a host that does not answer must not hold up other work."""
 
 
 class CiRuns(Service):
@@ -37,7 +44,7 @@ class CiRuns(Service):
 
     async def trigger(self, trigger: CiTrigger) -> str:
         """Start a run for a ref of a repository. Returns its id."""
-        return await self._scope.create(with_request_hash(build_triggered_run(self._scope, trigger)))
+        return await self._scope.create(with_request_hash(await build_triggered_run(self._scope, trigger)))
 
     async def plan(self, run_id: str) -> PlanExplanation:
         """Why each job of the pipeline is in the run's plan or not. PLAN_NOT_FOUND before the plan is made."""
@@ -59,15 +66,14 @@ def find_repository(scope: Scope, name: str) -> RepositorySettings:
     return settings.find(name, scope.tenant)
 
 
-def build_triggered_run(scope: Scope, trigger: CiTrigger) -> CreateRun:
+async def build_triggered_run(scope: Scope, trigger: CiTrigger) -> CreateRun:
     """The command that starts a run for a ref of a repository."""
     settings = find_repository(scope, trigger.repository)
-    change = build_manual_change(
-        settings,
-        ref=_full_ref(trigger.ref or settings.default_branch),
-        head=_check_commit("head", trigger.head),
-        base=_check_commit("base", trigger.base),
-    )
+    ref = _full_ref(trigger.ref or settings.default_branch)
+    head, base = _check_commit("head", trigger.head), _check_commit("base", trigger.base)
+    if settings.github and not head:
+        head = await _resolve(settings, ref)
+    change = build_manual_change(settings, ref=ref, head=head, base=base)
     return build_ci_run(scope, change, RunCaller(context=scope.context()))
 
 
@@ -99,6 +105,19 @@ def build_ci_run(scope: Scope, change: Change, caller: RunCaller) -> CreateRun:
         retries=PLAN_RETRIES,
     )
     return build_command(scope, asked, caller, version="1", profile=PROFILE, plan=(plan_step,), body=None)
+
+
+async def _resolve(settings: RepositorySettings, ref: str) -> str:
+    """The commit that a ref has now (law 3)."""
+    try:
+        return await _GIT_HOSTS.run(find_remote_commit, settings, ref, RESOLVE_SECONDS)
+    except TenureError as refused:
+        if refused.code not in ("NETWORK_FETCH_FAILED", "REPOSITORY_REFUSED", "SECRET_UNAVAILABLE"):
+            raise
+        raise TenureError(
+            refused.code,
+            f"{refused.message}. The commit of {ref} must be known for the run's checks at GitHub: try again, or name it (head)",
+        ) from refused
 
 
 def _full_ref(ref: str) -> str:

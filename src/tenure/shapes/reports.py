@@ -26,6 +26,11 @@ class VcsTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __str__(self) -> str:
         return f"{self.provider}:{self.repository}@{self.head_sha[:12]}"
 
+    @property
+    def commit_subject(self) -> str:
+        """What the subjects of all reports of the commit begin with."""
+        return f"{self.provider}:{self.repository.lower()}@{self.head_sha}:"
+
 
 class CheckAnnotation(msgspec.Struct, frozen=True, kw_only=True):
     """A remark about a line of a file, shown with a check. A step returns them as `annotations` in its output."""

@@ -56,6 +56,7 @@ READS: dict[str, RowType] = {
     "vcs_report_of": VcsReportRow,  # () ; run_id
     "vcs_checks_of": VcsCheckRow,  # () ; run_id
     "vcs_report_newer": TakenReport,  # () ; subject, run_id -> the oldest that is newer
+    "vcs_report_newest": TakenReport,  # () ; tenant, from, to (texts around the subjects of a commit) -> the newest
     "next_vcs_report": FeedPosition,  # () -> exactly one: when the next one is due
     "vcs_reports_taken": TakenReport,  # () ; now -> those that a process has taken
     "vcs_reports_in": ListedReport,  # () ; tenant, state or '', before_run_id, limit -> newest first
@@ -134,6 +135,12 @@ class VcsReports(Repository):
         """Whether a newer run has the same subject."""
         found = await read_first(self._store, TakenReport, "vcs_report_newer", report.subject, report.run_id)
         return found is not None
+
+    async def find_newest(self, tenant: str, commit_subject: str) -> int | None:
+        """The newest run of a commit, by what the subjects of its runs begin with."""
+        end = commit_subject[:-1] + chr(ord(commit_subject[-1]) + 1)
+        found = await read_first(self._store, TakenReport, "vcs_report_newest", tenant, commit_subject, end)
+        return None if found is None else found.run_id
 
     async def taken(self) -> list[TakenReport]:
         now: int = (await self._store.read("now"))[0].now_us

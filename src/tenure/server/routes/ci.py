@@ -20,7 +20,7 @@ async def trigger_ci_run(request: ApiRequest, data: JSONBody[CiTrigger]) -> Resp
     engine = request.engine
 
     async def operation(held: HeldRecord | None) -> StoredResponse:
-        command = build_triggered_run(engine.scope, data)
+        command = await build_triggered_run(engine.scope, data)
         return await start_from_run(engine.scope, command, request.who, request.request_id, held)
 
     return await idempotent(request, operation)

@@ -40,6 +40,8 @@ _FORM = "application/x-www-form-urlencoded"
 CLOUDEVENTS = "application/cloudevents+json"
 FIELDS_MAX = 100
 CHECK_EVENT = "check_run"
+SUITE_EVENT = "check_suite"
+"""*Re-run all checks* of a commit."""
 _NO_COMMIT = "0" * 40
 """`after` of a push that deletes its branch."""
 
@@ -187,10 +189,11 @@ def github_target(payload: Any) -> VcsTarget | None:
 
 
 class CheckAction(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody asked for with a button of a check run."""
+    """What somebody asked for with a button of a check run, or of all checks of a commit."""
 
     verb: Literal["rerun", "cancel"]
     external_id: str
+    """Of the check run. Empty: all checks of the commit."""
     repository: str
     head_sha: str
 
@@ -206,6 +209,22 @@ def github_check_action(payload: Any) -> CheckAction | None:
         "external_id": _at(payload, "check_run", "external_id"),
         "repository": _at(payload, "repository", "full_name"),
         "head_sha": _at(payload, "check_run", "head_sha"),
+    }
+    try:
+        return msgspec.convert(found, CheckAction)
+    except msgspec.ValidationError:
+        return None
+
+
+def github_suite_action(payload: Any) -> CheckAction | None:
+    """*Re-run all checks* of a commit; None if the event is about something else."""
+    if _at(payload, "action") != "rerequested":
+        return None
+    found = {
+        "verb": "rerun",
+        "external_id": "",
+        "repository": _at(payload, "repository", "full_name"),
+        "head_sha": _at(payload, "check_suite", "head_sha"),
     }
     try:
         return msgspec.convert(found, CheckAction)

@@ -38,10 +38,12 @@ from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.services.ci_runs import build_ci_run, find_repository
 from tenure.services.hooks.events import (
     CHECK_EVENT,
+    SUITE_EVENT,
     CheckAction,
     HookEvent,
     github_check_action,
     github_people,
+    github_suite_action,
     github_target,
     github_trigger,
     rule_scope,
@@ -58,6 +60,7 @@ from tenure.shapes.runs import RunTrigger, StartRun
 from tenure.store.hook_deliveries import KEY_SOURCES, DeliveryIntake, HookDeliveries
 from tenure.store.idempotency import HeldRecord
 from tenure.store.identity import AdminChange, Identity
+from tenure.store.vcs_reports import VcsReports
 from tenure.work_pool import run_in_pool
 
 log = get_logger(__name__)
@@ -234,9 +237,10 @@ class HookIntake:
 
     async def _apply_rules(self, hook: HookRow, delivery: DeliveryRow) -> DeliveryOutcome:
         async with self._reading:
-            if delivery.event == CHECK_EVENT and _reports(hook):
+            if delivery.event in (CHECK_EVENT, SUITE_EVENT) and _reports(hook):
                 body = (await run_in_pool(rule_scope, hook.kind, delivery))["body"]
-                if (action := github_check_action(body)) is not None:
+                read_action = github_check_action if delivery.event == CHECK_EVENT else github_suite_action
+                if (action := read_action(body)) is not None:
                     return await self._obey(hook, delivery, action, body)
             scope, found = await run_in_pool(_match, hook, delivery)
         if found is None:
@@ -298,10 +302,18 @@ class HookIntake:
     async def _obey(
         self, hook: HookRow, delivery: DeliveryRow, action: CheckAction, body: Any
     ) -> DeliveryOutcome:
-        """Rerun or cancel the run of a check, for whoever pressed its button on GitHub (law 7)."""
+        """Rerun or cancel the run of a check, or the newest run of a commit, for whoever pressed the button on GitHub (law 7)."""
         actor = f"hook:{hook.id}"
         scope = Scope(self._runtime, hook.tenant, hook.workspace, actor)
         runs, run_id = Runs(scope), action.external_id.partition(":")[0]
+        if not action.external_id:
+            # After a crash the newest run may be the one that this delivery has made.
+            key = (hook.tenant, KEY_SOURCES[hook.kind], delivery.name)
+            if made := await self._runtime.store.read("find_keys", rows=[key]):
+                return DeliveryOutcome("done", made[0].run_id, "its key already had a run")
+            commit = VcsTarget(repository=action.repository, head_sha=action.head_sha).commit_subject
+            newest = await VcsReports(self._runtime.store).find_newest(hook.tenant, commit)
+            run_id = "" if newest is None else ids.run_text(newest)
         if not await self._has_check(scope, action, run_id):
             return DeliveryOutcome("ignored", None, "it is not a check of this tenant's runs")
         old = ids.run_int(run_id)

@@ -17,6 +17,11 @@ select {vcs_check} from tenure.vcs_check where run_id = $1::bigint
 -- name: vcs_report_newer
 select run_id, fence, holder from tenure.vcs_report where subject = $1::text and run_id > $2::bigint order by run_id limit 1
 
+-- name: vcs_report_newest
+-- Of a commit: its subjects are those from $2 up to, but without, $3.
+select run_id, fence, holder from tenure.vcs_report
+where tenant = $1::text and subject >= $2::text and subject < $3::text order by run_id desc limit 1
+
 -- name: next_vcs_report
 select min(due_at) as at from tenure.vcs_report where due_at is not null
 

@@ -17,6 +17,10 @@ select run_id, part, check_id, phase, digest from vcs_check where run_id = ?1
 -- name: vcs_report_newer
 select run_id, fence, holder from vcs_report where subject = ?1 and run_id > ?2 order by run_id limit 1
 
+-- name: vcs_report_newest
+-- Of a commit: its subjects are those from ?2 up to, but without, ?3.
+select run_id, fence, holder from vcs_report where tenant = ?1 and subject >= ?2 and subject < ?3 order by run_id desc limit 1
+
 -- name: next_vcs_report
 select min(due_at) as at from vcs_report where due_at is not null
 

@@ -317,6 +317,18 @@ class ChecksDouble(Double):
             payload["requested_action"] = {"identifier": identifier}
         return payload
 
+    def check_suite_event(
+        self, repo: str, sha: str, *, login: str = "ada", installation: int = 77
+    ) -> dict[str, Any]:
+        """The payload of a `check_suite` event: somebody pressed *Re-run all checks*."""
+        return {
+            "action": "rerequested",
+            "check_suite": {"id": 5, "head_sha": sha, "status": "queued", "conclusion": None},
+            "repository": {"full_name": repo},
+            "sender": {"login": login},
+            "installation": {"id": installation},
+        }
+
     def send_event(
         self, url: str, event: str, payload: Mapping[str, Any], *, secret: str, delivery: str | None = None
     ) -> HookAnswer:
