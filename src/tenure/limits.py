@@ -171,8 +171,10 @@ LOG_FIELDS_BYTES_MAX = 8 * 1024
 LATE_UPLOAD_SECONDS = 600.0
 """How long after its end the uploads and logs of a lease are accepted, and marked late."""
 LOG_CHUNK_BYTES_MAX = 1024 * 1024
-LOG_BYTES_PER_ATTEMPT_MAX = 1024 * 1024 * 1024
-"""The log of one attempt of a job. More is refused; nothing below it is dropped."""
+JOB_OUTPUT_BYTES_MAX = 1024 * 1024 * 1024
+"""What the programs of one attempt of a job print. Nothing below it is dropped."""
+LOG_BYTES_PER_ATTEMPT_MAX = JOB_OUTPUT_BYTES_MAX + 64 * 1024
+"""The log of one attempt of a job, with room for the runner's line that says where it ends. More is refused."""
 LOG_CHUNKS_PER_ATTEMPT_MAX = 100_000
 LOG_READ_BYTES_MAX = 4 * 1024 * 1024
 """The bytes of a log in one response."""

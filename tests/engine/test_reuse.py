@@ -75,6 +75,15 @@ async def test_a_job_with_the_same_inputs_is_not_run_again(url: str) -> None:
         assert f"build: reused from {first} step build" in notes
 
 
+async def test_a_result_that_was_made_without_a_sandbox_is_not_reused(url: str) -> None:
+    async with stage(url) as engine:
+        await run_jobs(engine, job("build"), build=b'{"isolation":"none"}')
+        _, done = await run_jobs(engine, job("build"), build=b'{"isolation":"bubblewrap"}')
+        assert done == ["build"], "it may have read more than its digest covers"
+        _, done = await run_jobs(engine, job("build"))
+        assert done == []
+
+
 @pytest.mark.parametrize("changed", ["digest", "output", "scope", "tenant", "failed"])
 async def test_a_job_with_other_inputs_runs(url: str, changed: str) -> None:
     async with stage(url) as engine:

@@ -110,6 +110,12 @@ async def test_problems_of_rules_are_reported_with_their_places(url: str) -> Non
             "rules[4].supersede",
             "rules[5].when",
         }
+        for kind in ("generic", "slack", "servicenow"):
+            answer = await admin.post("/hooks", json={**TEXT, "kind": kind, "rules": [{"ci": True}]})
+            assert (answer.status_code, problem(answer)) == (422, "INVALID_INPUT")
+            assert answer.json()["error"]["details"][0]["path"] == "rules[0].ci", (
+                "only GitHub's events are known"
+            )
 
 
 async def test_unknown_fields_are_refused(url: str) -> None:

@@ -16,6 +16,7 @@ from tenure.ci.failure_rules import TAIL_BYTES_MAX
 from tenure.ci_runner.job_storage import JobStorage
 from tenure.ci_runner.secret_masker import SecretMasker
 from tenure.errors import TenureError
+from tenure.limits import JOB_OUTPUT_BYTES_MAX
 from tenure.logs import get_logger
 
 log = get_logger(__name__)
@@ -26,7 +27,7 @@ READ_BYTES = 256 * 1024
 class JobOutput:
     def __init__(self, storage: JobStorage, bytes_max: int) -> None:
         self._storage = storage
-        self._bytes_max = bytes_max
+        self._bytes_max = min(bytes_max, JOB_OUTPUT_BYTES_MAX)  # a server refuses more
         self._bytes = 0
         self._masker = SecretMasker(())
         self.tail = b""
