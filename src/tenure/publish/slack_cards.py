@@ -29,7 +29,7 @@ from tenure.outbound.address_rules import AllowedNetworks
 from tenure.outbound.http import send_request
 from tenure.outbound.responses import RequestNotSent, ResponseLost
 from tenure.outbound.urls import OutboundRoute
-from tenure.publish.polling import delay_after
+from tenure.publish.pauses import delay_after
 from tenure.publish.slack_blocks import SlackMessage, card_content_key, render_card, render_reminder
 from tenure.reads.approvals import read_approvals
 from tenure.secrets import Secrets

@@ -32,7 +32,7 @@ from tenure.logs import get_logger
 from tenure.outbound.address_rules import AllowedNetworks, GuardedBackend, is_allowed, literal_address
 from tenure.outbound.http import trusted_certificates
 from tenure.outbound.urls import parse_url
-from tenure.publish.polling import delay_after, wait_until_set
+from tenure.publish.pauses import delay_after, wait_until_set
 from tenure.publish.webhook_messages import encode_event, signed_headers
 from tenure.secrets import Secrets
 from tenure.store.feed import FeedRepository

@@ -29,7 +29,7 @@ from tenure.processes import make_process_name
 from tenure.publish.documents.event_writer import EventData, EventWriter, describe_events
 from tenure.publish.documents.run_writer import RunEvent, RunWriter
 from tenure.publish.documents.tenant_writer import LOOK_SECONDS, TenantWriter
-from tenure.publish.polling import delay_after, wait_until_set
+from tenure.publish.pauses import delay_after, wait_until_set
 from tenure.reads.status_document import PROFILE
 from tenure.shapes.published import run_folder
 from tenure.store.feed import FeedRepository

@@ -51,7 +51,7 @@ from tenure.publish.firestore.documents import (
     run_path,
 )
 from tenure.publish.firestore.values import decode_fields, document_id, encode_fields
-from tenure.publish.polling import delay_after, wait_until_set
+from tenure.publish.pauses import delay_after, wait_until_set
 from tenure.reads.run_documents import PROFILE
 from tenure.reads.run_list import FOREVER_US
 from tenure.store.feed import FeedRepository

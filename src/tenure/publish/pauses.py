@@ -1,4 +1,4 @@
-"""How publishers wait: for something new, and after failures."""
+"""The pauses of publishers: until something is new, and after failures."""
 
 from __future__ import annotations
 
