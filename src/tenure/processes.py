@@ -9,6 +9,8 @@ Laws:
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 from pathlib import Path
 
 import msgspec
@@ -52,6 +54,11 @@ def _namespace(name: str) -> str:
         return os.readlink(f"/proc/self/ns/{name}")
     except FileNotFoundError:  # the kernel does not have this kind of namespace
         return f"{name}:-"
+
+
+def make_process_name(*, host_chars_max: int = 80, random_bytes: int = 4) -> str:
+    """A new name for people to read, with the host and the pid. Every call makes another one."""
+    return f"{socket.gethostname()[:host_chars_max]}-{os.getpid()}-{secrets.token_hex(random_bytes)}"
 
 
 def own_identity() -> ProcessIdentity | None:

@@ -13,7 +13,7 @@ from tenure.ci.job import JobLimits
 from tenure.ci.pipeline import PipelineJob
 from tenure.ci.settings import JobBounds
 from tenure.expressions import templates
-from tenure.expressions.yaml_document import FileProblems, Path
+from tenure.expressions.yaml_document import FileProblems, YamlPath
 
 DEFAULT_LIMITS = JobLimits()
 _LIMIT_WORDS = {"memory_bytes": "memory", "processes": "processes", "disk_bytes": "disk", "log_bytes": "log"}
@@ -27,7 +27,7 @@ def check_bounds(job: PipelineJob, bounds: JobBounds, problems: FileProblems) ->
         problems.add(("jobs", job.id, *at), problem)
 
 
-def find_bound_problems(job: PipelineJob, bounds: JobBounds) -> Iterator[tuple[Path, str]]:
+def find_bound_problems(job: PipelineJob, bounds: JobBounds) -> Iterator[tuple[YamlPath, str]]:
     for i, label in enumerate(job.labels):
         if templates.OPEN not in label:
             yield from (((("labels", i)), problem) for problem in find_label_problems(label, bounds))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import product
 from math import prod
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,12 +26,11 @@ from tenure.ci.settings import job_limits
 from tenure.declared.model import RetrySettings
 from tenure.declared.pipeline_grammar import PIPELINE, RESERVED_AXES
 from tenure.declared.validation import NO_EXPRESSIONS, find_script
-from tenure.errors import TenureError
 from tenure.expressions import templates
 from tenure.expressions.expression import ExpressionReference, MalformedExpression
 from tenure.expressions.schema import MISSING, VariantValue
 from tenure.expressions.templates import format_value
-from tenure.expressions.yaml_document import FileProblems, Path, YamlNode, read_yaml
+from tenure.expressions.yaml_document import FileProblems, YamlNode, YamlPath, read_yaml, read_yaml_text
 from tenure.limits import CI_JOBS_MAX, MATRIX_COMBINATIONS_MAX, NAME_CHARS_MAX
 
 ROOTS = ("change", "matrix")
@@ -125,13 +124,8 @@ def load_pipeline(text: str, source: str) -> tuple[Pipeline, FileProblems]:
     )
 
 
-def load_pipeline_file(path: FilePath) -> Pipeline:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
-        raise TenureError("PIPELINE_INVALID", f"{path} cannot be read: {why}") from fault
-    return load_pipeline(text, str(path))[0]
+def load_pipeline_file(path: Path) -> Pipeline:
+    return load_pipeline(read_yaml_text(path, "PIPELINE_INVALID"), str(path))[0]
 
 
 def _folder(path: str) -> str:
@@ -281,7 +275,7 @@ class _PipelineValidator:
         for folder, needs in projects.items():
             self._check_folder(("projects", folder), folder)
             for i, need in enumerate(needs):
-                at: Path = ("projects", folder, i)
+                at: YamlPath = ("projects", folder, i)
                 if (
                     self._check_folder(at, need)
                     and _folder(need) not in known
@@ -290,7 +284,7 @@ class _PipelineValidator:
                     guess = self.problems.close_to(_folder(need), known)
                     self.problems.add(at, f"there is no project {need!r}{guess}")
 
-    def _check_folder(self, at: Path, folder: str) -> bool:
+    def _check_folder(self, at: YamlPath, folder: str) -> bool:
         problem = find_path_problem(folder)
         if problem:
             self.problems.add(at, problem)
@@ -298,7 +292,7 @@ class _PipelineValidator:
 
     def _check_paths(self, job: VariantValue) -> None:
         values, path = job.values, job.path
-        globs: list[tuple[Path, str]] = [
+        globs: list[tuple[YamlPath, str]] = [
             ((key, i), glob) for key in _GLOBS for i, glob in enumerate(values.get(key, ()))
         ]
         for key, inside in (("caches", ("files", "paths")), ("artifacts", ("paths",))):
@@ -311,7 +305,7 @@ class _PipelineValidator:
         for at, glob in globs:
             if problem := find_glob_problem(glob):
                 self.problems.add((*path, *at), problem)
-        folders: list[tuple[Path, str]] = [
+        folders: list[tuple[YamlPath, str]] = [
             (("downloads", i, "to"), download["to"])
             for i, download in enumerate(values.get("downloads", ()))
             if "to" in download
@@ -332,7 +326,7 @@ class _PipelineValidator:
             self._check_folder((*path, *at), folder)
 
     def _check_commands(self, job: VariantValue) -> None:
-        runs: list[tuple[Path, Any]] = [(("run",), job.values["run"])] if "run" in job.values else []
+        runs: list[tuple[YamlPath, Any]] = [(("run",), job.values["run"])] if "run" in job.values else []
         runs += [(("commands", i, "run"), one["run"]) for i, one in enumerate(job.values.get("commands", ()))]
         for name, service in job.values.get("services", {}).items():
             runs += [(("services", name, key), service[key]) for key in ("run", "ready") if key in service]
@@ -362,7 +356,7 @@ class _PipelineValidator:
                     (*job.path, "artifacts", i, "name"), f"the job has two artifacts {artifact['name']!r}"
                 )
         for i, download in enumerate(job.values.get("downloads", ())):
-            at: Path = (*job.path, "downloads", i)
+            at: YamlPath = (*job.path, "downloads", i)
             if download["job"] not in job.values.get("needs", ()):
                 self.problems.add((*at, "job"), f"job {download['job']!r} must be in the needs of this job")
             elif download["job"] in self.jobs:
@@ -374,10 +368,10 @@ class _PipelineValidator:
 
     # ---------------------------------------------------------------------------------------- matrices
 
-    def _check_matrix(self, path: Path, values: dict[str, Any]) -> set[str]:
+    def _check_matrix(self, path: YamlPath, values: dict[str, Any]) -> set[str]:
         """Check a matrix, and return its axes."""
         matrix: dict[str, list[Any]] = values.get("matrix", {})
-        at: Path = (*path, "matrix")
+        at: YamlPath = (*path, "matrix")
         axes = {axis for axis in matrix if axis not in RESERVED_AXES}
         for axis, items in matrix.items():
             for i, item in enumerate(items):
@@ -399,7 +393,7 @@ class _PipelineValidator:
             self._check_instances(path, matrix)
         return axes.union(*(item.keys() for item in matrix.get("include", ())))
 
-    def _check_instances(self, path: Path, matrix: dict[str, list[Any]]) -> None:
+    def _check_instances(self, path: YamlPath, matrix: dict[str, list[Any]]) -> None:
         job = PipelineJob(id=str(path[-1]), commands=())
         names: set[str] = set()
         combinations = expand_matrix(matrix)
@@ -416,7 +410,7 @@ class _PipelineValidator:
 
     # -------------------------------------------------------------------------------------- expressions
 
-    def _check_expressions(self, path: Path, values: dict[str, Any], axes: set[str]) -> None:
+    def _check_expressions(self, path: YamlPath, values: dict[str, Any], axes: set[str]) -> None:
         for key in _TEMPLATES:
             for place, text in templates.find_templates(values.get(key)):
                 self._check_text((*path, key, *place), templates.parse_template, text, axes)
@@ -424,7 +418,7 @@ class _PipelineValidator:
             self._check_text((*path, "if"), templates.parse_condition, values["if"], axes)
 
     def _check_text(
-        self, path: Path, parse: Callable[[str, tuple[str, ...]], Any], text: str, axes: set[str]
+        self, path: YamlPath, parse: Callable[[str, tuple[str, ...]], Any], text: str, axes: set[str]
     ) -> None:
         try:
             refers: tuple[ExpressionReference, ...] = parse(text, ROOTS).refers
@@ -435,7 +429,7 @@ class _PipelineValidator:
             self.problems.add(path, problem)
 
     def _reference_problems(
-        self, reference: ExpressionReference, path: Path, axes: set[str]
+        self, reference: ExpressionReference, path: YamlPath, axes: set[str]
     ) -> Iterator[str]:
         if not reference.parts:
             return

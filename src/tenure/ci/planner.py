@@ -40,7 +40,7 @@ from tenure.errors import Detail, TenureError
 from tenure.expressions import templates
 from tenure.expressions.expression import MalformedExpression, shared_budget
 from tenure.expressions.templates import format_value
-from tenure.expressions.yaml_document import FileProblems, Path
+from tenure.expressions.yaml_document import FileProblems, YamlPath
 from tenure.kernel import capability as cap
 from tenure.kernel.commands import BackoffSpec, ReuseSpec, StepSpec
 from tenure.limits import CI_NEEDS_MAX, CI_PLAN_BYTES_MAX, CI_PYTHON_FILES_MAX, PAYLOAD_BYTES_MAX
@@ -232,7 +232,7 @@ class _Planner:
         for job in self.pipeline.jobs.values():
             for i, project in enumerate(job.projects):
                 if project not in known:
-                    at: Path = ("jobs", job.id, "project")
+                    at: YamlPath = ("jobs", job.id, "project")
                     guess = self.problems.close_to(project, known, "there are")
                     self.problems.add(
                         (*at, i) if len(job.projects) > 1 else at, f"there is no project {project!r}{guess}"
@@ -493,7 +493,7 @@ class _Planner:
         digest = compute_job_digest(built, self.digests.digest(job.inputs))
         return msgspec.structs.replace(built, reuse=JobReuse(digest=digest, scope=change.scope))
 
-    def _command_place(self, job: PipelineJob, i: int) -> Path:
+    def _command_place(self, job: PipelineJob, i: int) -> YamlPath:
         root = self.problems.root
         written = root.entries["jobs"][1].entries[job.id][1].entries if root is not None else {}
         return ("run",) if "run" in written else ("commands", i, "run")
@@ -528,7 +528,7 @@ class _TextEvaluator:
         self._job = instance.job.id
         self._combination = instance.combination
 
-    def text(self, text: str, at: Path) -> str:
+    def text(self, text: str, at: YamlPath) -> str:
         if templates.OPEN not in text:
             return text
         try:
@@ -542,7 +542,7 @@ class _TextEvaluator:
             self._planner.problems.add(("jobs", self._job, *at), "the value contains a NUL character")
         return made
 
-    def run(self, run: str | tuple[str, ...], at: Path) -> str | tuple[str, ...]:
+    def run(self, run: str | tuple[str, ...], at: YamlPath) -> str | tuple[str, ...]:
         return run if isinstance(run, str) else tuple(self.text(word, (*at, i)) for i, word in enumerate(run))
 
 

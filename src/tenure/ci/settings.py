@@ -42,8 +42,7 @@ from tenure.expressions.schema import (
     SchemaField,
     Text,
 )
-from tenure.expressions.yaml_document import FileProblems, read_yaml
-from tenure.expressions.yaml_document import Path as YamlPath
+from tenure.expressions.yaml_document import FileProblems, YamlPath, read_yaml, read_yaml_text
 from tenure.limits import CI_JOBS_MAX, RETRIES_MAX
 from tenure.secrets import REFERENCE_FORM, is_reference
 
@@ -354,12 +353,7 @@ def load_settings(text: str, source: str = "<text>") -> CiSettings:
 
 
 def load_settings_file(path: Path) -> CiSettings:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
-        raise TenureError("CI_SETTINGS_INVALID", f"{path} cannot be read: {why}") from fault
-    return load_settings(text, str(path))
+    return load_settings(read_yaml_text(path, "CI_SETTINGS_INVALID"), str(path))
 
 
 def url_protocol(url: str) -> str:

@@ -15,7 +15,6 @@ import asyncio
 import math
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
@@ -38,6 +37,7 @@ from tenure.kernel import commands as c
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.limits import NAME_CHARS_MAX
 from tenure.logs import get_logger
+from tenure.processes import make_process_name
 from tenure.sandbox.isolation import choose_isolation
 from tenure.sandbox.sandbox import IsolationKind
 from tenure.sandbox.usage_limits import UsageMeter
@@ -180,7 +180,7 @@ class CiRunner:
         """`plans`: whether it also plans changes, which needs no label."""
         if not 1 <= settings.slots <= SLOTS_MAX:
             raise TenureError("INVALID_INPUT", f"slots must be 1 to {SLOTS_MAX}, not {settings.slots}")
-        self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.name = name or make_process_name(host_chars_max=40, random_bytes=3)
         self.settings = settings
         self.capabilities = list_capabilities(
             settings.labels, (JOB_TOOL, PLAN_TOOL) if plans else (JOB_TOOL,)

@@ -19,7 +19,7 @@ from tenure.expressions.schema import (
     Text,
     Variants,
 )
-from tenure.expressions.yaml_document import FileProblems, Path, YamlNode
+from tenure.expressions.yaml_document import FileProblems, YamlNode, YamlPath
 from tenure.kernel import profiles
 from tenure.kernel.commands import DEFAULT_PROFILE
 from tenure.kernel.profile import NAME_PATTERN
@@ -55,7 +55,7 @@ _seconds = Duration()
 class _Profile(Text, frozen=True, kw_only=True):
     """The name of a profile. Custom profiles are known when a file is read; the published schema cannot list them."""
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         return Text(what=self.what, choices=profiles.names()).read(node, path, problems)
 
     def schema(self) -> dict[str, Any]:

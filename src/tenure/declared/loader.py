@@ -22,9 +22,8 @@ from tenure.declared.model import (
 )
 from tenure.declared.step_inputs import split_arguments
 from tenure.declared.validation import WorkflowValidator
-from tenure.errors import TenureError
 from tenure.expressions.schema import MISSING, VariantValue
-from tenure.expressions.yaml_document import FileProblems, read_yaml
+from tenure.expressions.yaml_document import FileProblems, read_yaml, read_yaml_text
 from tenure.kernel import profiles
 from tenure.kernel.commands import DEFAULT_PROFILE
 from tenure.kernel.run_terms import NO_TERMS, RunTerms
@@ -76,12 +75,7 @@ def load_workflow(text: str, source: str = "<text>") -> DeclaredWorkflow:
 
 
 def load_workflow_file(path: Path) -> DeclaredWorkflow:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        why = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
-        raise TenureError("WORKFLOW_INVALID", f"{path} cannot be read: {why}") from fault
-    return load_workflow(text, str(path))
+    return load_workflow(read_yaml_text(path, "WORKFLOW_INVALID"), str(path))
 
 
 def _inputs(data: dict[str, Any], problems: FileProblems) -> dict[str, WorkflowInput]:

@@ -22,7 +22,7 @@ from tenure.expressions.expression import (
 )
 from tenure.expressions.schema import VariantValue
 from tenure.expressions.templates import parse_condition
-from tenure.expressions.yaml_document import FileProblems, Path, TextPosition, YamlNode
+from tenure.expressions.yaml_document import FileProblems, TextPosition, YamlNode, YamlPath
 from tenure.kernel import capability as cap
 from tenure.kernel.profile import Profile
 
@@ -134,7 +134,7 @@ class WorkflowValidator:
         # An invalid item was left out of the values, so a position is found by its text.
         places = {item.value: i for i, item in reversed(list(enumerate(written)))}
         for name in step.values.get("needs", ()):
-            at: Path = (*step.path, "needs", places[name]) if name in places else (*step.path, "needs")
+            at: YamlPath = (*step.path, "needs", places[name]) if name in places else (*step.path, "needs")
             if name == step.values.get("id"):
                 self.problems.add(at, "a step cannot need itself")
             elif name not in known:
@@ -158,7 +158,12 @@ class WorkflowValidator:
                     self.problems.add(path, problem)
 
     def _check_text(
-        self, path: Path, parse: Callable[[str], Any], text: str, step: VariantValue, roots: tuple[str, ...]
+        self,
+        path: YamlPath,
+        parse: Callable[[str], Any],
+        text: str,
+        step: VariantValue,
+        roots: tuple[str, ...],
     ) -> tuple[ExpressionReference, ...]:
         """Check a template or condition, and return its references."""
         try:
@@ -226,7 +231,7 @@ class WorkflowValidator:
         if step.kind not in GATES:
             self._check_work(step)
 
-    def _check_command(self, values: dict[str, Any], path: Path) -> None:
+    def _check_command(self, values: dict[str, Any], path: YamlPath) -> None:
         command = values["run"]
         if values.get("shell"):
             if not isinstance(command, str):
@@ -242,7 +247,7 @@ class WorkflowValidator:
         if not words or not words[0]:
             self.problems.add((*path, "run"), "a command needs a program to start")
         if script := find_script(words):
-            at: Path = (*path, "run") if isinstance(command, str) else (*path, "run", script)
+            at: YamlPath = (*path, "run") if isinstance(command, str) else (*path, "run", script)
             if templates.OPEN in words[script]:
                 self.problems.add(at, NO_EXPRESSIONS)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tenure.clock import us
 from tenure.doctor import RunDump
-from tenure.kernel.feed import decode_feed_lines
+from tenure.kernel.feed import decode_feed_rows
 from tenure.kernel.history import decode_body
 from tenure.store.port import QueryReader
 
@@ -49,7 +49,7 @@ class FeedCheck:
         pos, since = 0, await _since(store) or 0  # the feed may have been trimmed meanwhile
         while rows := await store.read("feed_rows_after", pos, PAGE_ROWS):
             pos = rows[-1].pos
-            for line in (line for row in rows for line in decode_feed_lines(row.body)):
+            for line in decode_feed_rows(rows):
                 left.pop((line.run_id, line.seq), None)
                 if line.seq > self._versions.get(line.run_id, line.seq):
                     beyond.add((line.run_id, line.seq))

@@ -14,7 +14,7 @@ import msgspec
 from tenure import durations
 from tenure.errors import TenureError
 from tenure.expressions.templates import OPEN
-from tenure.expressions.yaml_document import FileProblems, Path, YamlNode
+from tenure.expressions.yaml_document import FileProblems, YamlNode, YamlPath
 from tenure.limits import NAME_CHARS_MAX, RUN_TIMEOUT_SECONDS_MAX
 
 MISSING = object()
@@ -26,7 +26,7 @@ class SchemaType(msgspec.Struct, frozen=True, kw_only=True):
 
     doc: str = ""
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         """The node's value, or MISSING after its problem was added to `problems`."""
         raise NotImplementedError
 
@@ -46,7 +46,7 @@ def _found(node: YamlNode) -> str:
     return node.text if len(node.text) <= 40 else f"{node.text[:37]}..."
 
 
-def _wrong(node: YamlNode, path: Path, problems: FileProblems, wanted: str) -> object:
+def _wrong(node: YamlNode, path: YamlPath, problems: FileProblems, wanted: str) -> object:
     problems.add(path, f"{wanted}, not {_found(node)}", node.mark)
     return MISSING
 
@@ -68,7 +68,7 @@ class Text(SchemaType, frozen=True, kw_only=True):
     lines: bool = False
     """It may have several lines."""
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         value = node.value
         if node.kind == "scalar" and not isinstance(value, str) and value is not None:
             if not self.loose:
@@ -113,7 +113,7 @@ class Integer(SchemaType, frozen=True, kw_only=True):
     least: int
     most: int
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         value = node.value
         if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value <= self.most:
             return _wrong(node, path, problems, f"must be an integer from {self.least} to {self.most}")
@@ -127,7 +127,7 @@ class Number(SchemaType, frozen=True, kw_only=True):
     least: float | None = None
     most: float | None = None
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         value = node.value
         fits = isinstance(value, int | float) and not isinstance(value, bool)
         if fits and self.least is not None and self.most is not None:
@@ -145,7 +145,7 @@ class Number(SchemaType, frozen=True, kw_only=True):
 
 
 class Boolean(SchemaType, frozen=True, kw_only=True):
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         if not isinstance(node.value, bool):
             return _wrong(node, path, problems, "must be true or false")
         return node.value
@@ -157,7 +157,7 @@ class Boolean(SchemaType, frozen=True, kw_only=True):
 class Duration(SchemaType, frozen=True, kw_only=True):
     zero: bool = False
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         if (
             node.kind == "scalar"
             and isinstance(node.value, str | int | float)
@@ -197,7 +197,7 @@ class ByteSize(SchemaType, frozen=True, kw_only=True):
     least: int = 1
     most: int = 1 << 50
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         written = re.fullmatch(SIZE_PATTERN, node.text) if node.kind == "scalar" else None
         size = -1 if written is None else int(written[1]) * SIZE_UNITS[written[2] or ""]
         if not self.least <= size <= self.most:
@@ -221,7 +221,7 @@ class ListOf(SchemaType, frozen=True, kw_only=True):
     most: int = 1_000
     what: str = "a list"
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         """The valid items."""
         if node.kind != "list":
             return _wrong(node, path, problems, f"must be {self.what}")
@@ -248,7 +248,7 @@ class MapOf(SchemaType, frozen=True, kw_only=True):
     """A key in words."""
     most: int = 1_000
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         """The valid entries."""
         if node.kind != "map":
             return _wrong(node, path, problems, "must be a map")
@@ -276,13 +276,13 @@ class MapOf(SchemaType, frozen=True, kw_only=True):
 class JsonValue(SchemaType, frozen=True, kw_only=True):
     kind: Literal["any", "map", "list"] = "any"
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         if self.kind not in ("any", node.kind):
             return _wrong(node, path, problems, f"must be a {self.kind}")
         self._check_keys(node, path, problems)
         return node.plain()
 
-    def _check_keys(self, node: YamlNode, path: Path, problems: FileProblems) -> None:
+    def _check_keys(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> None:
         for i, item in enumerate(node.items):
             self._check_keys(item, (*path, i), problems)
         for key, (mark, below) in node.entries.items():
@@ -305,7 +305,7 @@ class Record(SchemaType, frozen=True, kw_only=True):
     what: str
     fields: tuple[SchemaField, ...]
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         if node.kind != "map":
             return _wrong(node, path, problems, f"must be a map: {self.what}")
         return read_fields(self.what, self.fields, node, path, problems)
@@ -315,7 +315,7 @@ class Record(SchemaType, frozen=True, kw_only=True):
 
 
 def read_fields(
-    what: str, fields: tuple[SchemaField, ...], node: YamlNode, path: Path, problems: FileProblems
+    what: str, fields: tuple[SchemaField, ...], node: YamlNode, path: YamlPath, problems: FileProblems
 ) -> dict[str, Any]:
     """The values of known keys. An unknown key is reported with a suggestion."""
     known = {field.name: field for field in fields}
@@ -351,7 +351,7 @@ class Either(SchemaType, frozen=True, kw_only=True):
     listed: ListOf
     single: SchemaType
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         return (self.listed if node.kind == "list" else self.single).read(node, path, problems)
 
     def schema(self) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class Either(SchemaType, frozen=True, kw_only=True):
 
 class VariantValue(msgspec.Struct, frozen=True):
     kind: str
-    path: Path
+    path: YamlPath
     values: dict[str, Any]
 
 
@@ -372,7 +372,7 @@ class Variants(SchemaType, frozen=True, kw_only=True):
     kinds: dict[str, tuple[SchemaField, ...]]
     """Kind -> its fields. The key of the kind is the first."""
 
-    def read(self, node: YamlNode, path: Path, problems: FileProblems) -> Any:
+    def read(self, node: YamlNode, path: YamlPath, problems: FileProblems) -> Any:
         if node.kind != "map":
             return _wrong(node, path, problems, f"must be a map: {self.what}")
         kinds = [key for key in node.entries if key in self.kinds]

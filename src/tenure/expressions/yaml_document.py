@@ -7,6 +7,7 @@ Laws:
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +16,7 @@ from tenure.errors import Detail, TenureError
 from tenure.limits import PROBLEMS_MAX, WORKFLOW_BYTES_MAX
 from tenure.suggestions import Suggestions
 
-Path = tuple[str | int, ...]
+YamlPath = tuple[str | int, ...]
 
 
 class TextPosition(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +44,7 @@ class YamlNode(msgspec.Struct):
             return {key: node.plain() for key, (_, node) in self.entries.items()}
         return self.value
 
-    def find(self, path: Path) -> TextPosition:
+    def find(self, path: YamlPath) -> TextPosition:
         """The position of a path, or of the nearest existing node above it."""
         node, mark = self, self.mark
         for part in path:
@@ -67,7 +68,7 @@ class FileProblem(msgspec.Struct, frozen=True, order=True):
         return f"{self.path}: {self.text}" if self.path else self.text
 
 
-def format_path(path: Path) -> str:
+def format_path(path: YamlPath) -> str:
     """A path as people write it: `steps[2].retry.max`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
@@ -90,12 +91,12 @@ class FileProblems:
         """Suggestions for the first few problems."""
         self.close_to = self.guesses.close_to
 
-    def add(self, path: Path, text: str, mark: TextPosition | None = None) -> None:
+    def add(self, path: YamlPath, text: str, mark: TextPosition | None = None) -> None:
         """Add a problem. Its position is that of the path unless `mark` is given."""
         mark = mark or (self.root.find(path) if self.root is not None else TextPosition(1, 1))
         self.found.add(FileProblem(mark.line, mark.column, format_path(path), text))
 
-    def stop(self, path: Path, text: str, mark: TextPosition | None = None) -> TenureError:
+    def stop(self, path: YamlPath, text: str, mark: TextPosition | None = None) -> TenureError:
         """The error for a problem that makes further checks impossible."""
         self.add(path, text, mark)
         return self.error()
@@ -114,6 +115,16 @@ class FileProblems:
         if len(self.found) > len(lines):
             lines.append(f"{self.source}: and {len(self.found) - len(lines)} more")
         return TenureError(self.code, "\n".join(lines), details, problems=len(self.found))
+
+
+def read_yaml_text(path: str | os.PathLike[str], code: str) -> str:
+    """The text of a YAML file, or an error with this code."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as fault:
+        why = (fault.strerror if isinstance(fault, OSError) else "") or "it is not UTF-8 text"
+        raise TenureError(code, f"{os.fspath(path)} cannot be read: {why}") from fault
 
 
 def read_yaml(text: str, problems: FileProblems) -> YamlNode:

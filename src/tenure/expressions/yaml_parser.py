@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
-from tenure.expressions.yaml_document import FileProblems, Path, TextPosition, YamlNode
+from tenure.expressions.yaml_document import FileProblems, TextPosition, YamlNode, YamlPath
 from tenure.limits import WORKFLOW_DEPTH_MAX, WORKFLOW_NODES_MAX
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -54,7 +54,7 @@ class _Builder:
     def __init__(self, problems: FileProblems) -> None:
         self.problems = problems
         self.root: YamlNode | None = None
-        self.stack: list[tuple[YamlNode, Path]] = []
+        self.stack: list[tuple[YamlNode, YamlPath]] = []
         self.keys: list[tuple[str, TextPosition] | None] = []
         """For each open map, the key that waits for its value."""
         self.nodes = 0
@@ -107,7 +107,7 @@ class _Builder:
         self.stack.append((node, path))
         self.keys.append(None)
 
-    def _path(self) -> Path:
+    def _path(self) -> YamlPath:
         if not self.stack:
             return ()
         node, path = self.stack[-1]
@@ -116,7 +116,7 @@ class _Builder:
         key = self.keys[-1]
         return path if key is None else (*path, key[0])
 
-    def _take(self, node: YamlNode, mark: TextPosition, path: Path) -> None:
+    def _take(self, node: YamlNode, mark: TextPosition, path: YamlPath) -> None:
         """Put a node in its place: as the root, the next item, a key or a value."""
         if not self.stack:
             self.root = node
@@ -141,7 +141,7 @@ class _Builder:
         above.entries[key[0]] = (key[1], node)
         self.keys[-1] = None
 
-    def _scalar(self, text: str, plain: bool, mark: TextPosition, path: Path) -> YamlNode:
+    def _scalar(self, text: str, plain: bool, mark: TextPosition, path: YamlPath) -> YamlNode:
         value: Any = text
         if plain:
             if text in _WORDS:
@@ -156,7 +156,7 @@ class _Builder:
                 self.problems.add(path, f"{text} is not a valid number; put a string in quotes", mark)
         return YamlNode("scalar", mark, value, text)
 
-    def _integer(self, text: str, mark: TextPosition, path: Path) -> int:
+    def _integer(self, text: str, mark: TextPosition, path: YamlPath) -> int:
         if len(text) <= _INTEGER_CHARS_MAX:
             value = int(text, 0 if text[:2] in ("0o", "0x") else 10)
             if value.bit_length() <= INTEGER_BITS_MAX:

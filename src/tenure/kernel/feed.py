@@ -11,7 +11,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from tenure.kernel.run_rows import (
     RunSpecRow,
     StepRow,
 )
+from tenure.kernel.server_rows import FeedRow
 from tenure.kernel.snapshot import Snapshot
 
 REVISED = "revise_approval"
@@ -176,6 +177,12 @@ def encode_feed_lines(lines: list[FeedLine]) -> bytes:
 
 def decode_feed_lines(body: bytes) -> list[FeedItem]:
     return _decode_lines(body)
+
+
+def decode_feed_rows(rows: Iterable[FeedRow]) -> Iterator[FeedItem]:
+    """The lines of several commits, in order."""
+    for row in rows:
+        yield from _decode_lines(row.body)
 
 
 def build_observed_event(snap: Snapshot, before: RunRow | None, decision: Decision) -> ObservedEvent | None:

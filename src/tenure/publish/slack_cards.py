@@ -29,6 +29,7 @@ from tenure.outbound.address_rules import AllowedNetworks
 from tenure.outbound.http import send_request
 from tenure.outbound.responses import RequestNotSent, ResponseLost
 from tenure.outbound.urls import OutboundRoute
+from tenure.publish.pauses import delay_after
 from tenure.publish.slack_blocks import SlackMessage, card_content_key, render_card, render_reminder
 from tenure.reads.approvals import read_approvals
 from tenure.secrets import Secrets
@@ -136,7 +137,7 @@ class SlackCardPublisher:
             card.error = problem[:ERROR_CHARS_MAX]
             if view.status == "requested" or card.ts is not None or isinstance(fault, ResponseLost):
                 wait = fault.retry_after if isinstance(fault, SlackRefused) else 0.0
-                again_us = us(max(DELAYS_SECONDS[min(taken.tries, len(DELAYS_SECONDS)) - 1], wait))
+                again_us = us(max(delay_after(taken.tries, DELAYS_SECONDS), wait))
         else:
             card.tries = 0
             card.error = None

@@ -16,9 +16,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from tenure.errors import TenureError
 from tenure.expressions.schema import MISSING, Boolean, Integer, ListOf, Record, SchemaField, Text
-from tenure.expressions.yaml_document import FileProblems, read_yaml
+from tenure.expressions.yaml_document import FileProblems, read_yaml, read_yaml_text
 from tenure.govern.connectors.settings import REFERENCE_TEXT, find_network_problem
 from tenure.outbound.address_rules import AllowedNetworks
 from tenure.outbound.github_app import BASE_URL, GitHubApp
@@ -99,12 +98,7 @@ class VcsSettings:
 
 def load_vcs_settings(path: str | Path) -> VcsSettings:
     """The settings of a file; VCS_SETTINGS_INVALID names all problems."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        why = (fault.strerror if isinstance(fault, OSError) else "") or "it is not UTF-8 text"
-        raise TenureError(CODE, f"{path} cannot be read: {why}") from fault
-    return parse_vcs_settings(text, str(path))
+    return parse_vcs_settings(read_yaml_text(path, CODE), str(path))
 
 
 def parse_vcs_settings(text: str, source: str = "vcs.yaml") -> VcsSettings:

@@ -18,7 +18,6 @@ import random
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from ipaddress import ip_address
 
 import httpx
@@ -33,6 +32,7 @@ from tenure.logs import get_logger
 from tenure.outbound.address_rules import AllowedNetworks, GuardedBackend, is_allowed, literal_address
 from tenure.outbound.http import trusted_certificates
 from tenure.outbound.urls import parse_url
+from tenure.publish.pauses import delay_after, wait_until_set
 from tenure.publish.webhook_messages import encode_event, signed_headers
 from tenure.secrets import Secrets
 from tenure.store.feed import FeedRepository
@@ -62,7 +62,7 @@ GONE = 410
 
 def delay_seconds(tries: int, chance: float) -> float:
     """The delay after `tries` attempts. `chance` is in [0, 1)."""
-    return DELAYS_SECONDS[min(tries, len(DELAYS_SECONDS)) - 1] * (1 + JITTER * (2 * chance - 1))
+    return delay_after(tries, DELAYS_SECONDS) * (1 + JITTER * (2 * chance - 1))
 
 
 def next_try_at(notice: NoticeRow, now_us: int, chance: float, at_least: float = 0.0) -> int | None:
@@ -171,7 +171,7 @@ class WebhookDispatcher:
             if rows:
                 await self._make_notices(rows)
         if not more:
-            await _wait_for(self._woken, POLL_SECONDS if self._followed else SUBSCRIPTION_SCAN_SECONDS)
+            await wait_until_set(self._woken, POLL_SECONDS if self._followed else SUBSCRIPTION_SCAN_SECONDS)
 
     async def _refresh_subscriptions(self) -> None:
         """Load the list of subscriptions again if it is too old."""
@@ -242,7 +242,7 @@ class WebhookDispatcher:
                 task.add_done_callback(self._delivered)
             if taken:
                 return
-        await _wait_for(self._due, POLL_SECONDS)
+        await wait_until_set(self._due, POLL_SECONDS)
 
     def _delivered(self, task: asyncio.Task[None]) -> None:
         self._deliveries.discard(task)
@@ -319,12 +319,6 @@ async def _drain(answer: httpx.Response) -> None:
 def _retry_after(answer: httpx.Response) -> float:
     given = answer.headers.get("retry-after", "")
     return min(float(given), DELAYS_SECONDS[-1]) if given.isdigit() and len(given) < 9 else 0.0
-
-
-async def _wait_for(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 # ---- Where webhooks may go.

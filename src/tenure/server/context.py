@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 from contextlib import suppress
 from functools import partial
 
@@ -15,6 +12,7 @@ from tenure.kernel.registry_rows import SERVER_MARK
 from tenure.limits import WORKER_BEAT_SECONDS
 from tenure.orchestrator.periodic_task import PeriodicTask
 from tenure.outbound.address_rules import AllowedNetworks
+from tenure.processes import make_process_name
 from tenure.publish import WebhookDispatcher
 from tenure.publish.firestore.client import FirestoreClient, FirestoreSettings
 from tenure.publish.firestore.mirror import FirestoreMirror
@@ -55,7 +53,7 @@ class ServerContext:
         self.settings = settings
         self.stopping = asyncio.Event()
         """Set when the process stops: streams end, waiting requests are answered, and nothing new begins."""
-        self.name = f"{SERVER_MARK}{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = f"{SERVER_MARK}{make_process_name()}"
         """The name of this process in the worker table, and as the holder of idempotency records."""
         self._repositories = repositories = Repositories(engine.store, self.name)
         repositories.limit_read_seconds(settings.store_seconds)

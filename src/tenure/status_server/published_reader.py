@@ -133,4 +133,4 @@ class PublishedReader:
 
 
 def _is_valid(key: KeyDigest) -> bool:
-    return key.expires_at is None or to_micros(key.expires_at) > HostClock().now_us()
+    return key.expires_at is None or to_micros(key.expires_at) > _CLOCK.now_us()

@@ -28,6 +28,10 @@ class FeedBounds(msgspec.Struct, gc=False):
     head: int
     """Commits from now on have higher positions."""
 
+    def has_all_after(self, pos: int) -> bool:
+        """Whether a reader at `pos` can read on without missing a row. False: STREAM_RESET."""
+        return self.trimmed <= pos <= self.head
+
 
 class FeedPosition(msgspec.Struct, gc=False):
     """A position in the feed, or a time; None: there is none."""

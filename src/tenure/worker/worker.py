@@ -17,9 +17,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
-import secrets
-import socket
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -36,6 +33,7 @@ from tenure.kernel import commands as c
 from tenure.kernel.lease_types import Lease, LeaseKey, LeaseReply
 from tenure.limits import CLAIM_STEPS_MAX
 from tenure.logs import get_logger
+from tenure.processes import make_process_name
 from tenure.sdk import codec
 from tenure.sdk.attempts import STOP_SECONDS
 from tenure.sdk.definitions import Registry, Tool, Workflow, registry
@@ -96,7 +94,7 @@ class Worker:
             raise TenureError("INVALID_INPUT", f"slots must be at least 1, not {slots}")
         self.work_source = work_source
         self.slots = slots
-        self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.name = name or make_process_name(host_chars_max=40, random_bytes=3)
         self.registry = _collect_definitions(definitions)
         self._only = None if queues is None else tuple(queues)
         self.queues = _list_capabilities(self.registry, self._only, commands)

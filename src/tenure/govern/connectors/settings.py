@@ -18,9 +18,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from tenure.errors import TenureError
 from tenure.expressions.schema import MISSING, Duration, Integer, ListOf, MapOf, Record, SchemaField, Text
-from tenure.expressions.yaml_document import FileProblems, read_yaml
+from tenure.expressions.yaml_document import FileProblems, read_yaml, read_yaml_text
 from tenure.govern.connector import Connector
 from tenure.govern.connectors import github, slack
 from tenure.govern.connectors.command import CommandConnector, Program
@@ -190,12 +189,7 @@ _FILE = Record(
 
 def load_connectors(path: str | Path, *, secrets: Secrets | None = None) -> Connectors:
     """The connectors of a file; CONNECTORS_INVALID names all problems."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        why = (fault.strerror if isinstance(fault, OSError) else "") or "it is not UTF-8 text"
-        raise TenureError(CODE, f"{path} cannot be read: {why}") from fault
-    return parse_connectors(text, str(path), secrets=secrets)
+    return parse_connectors(read_yaml_text(path, CODE), str(path), secrets=secrets)
 
 
 def parse_connectors(

@@ -12,9 +12,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 import time
 import traceback
 from collections.abc import Awaitable, Callable
@@ -24,13 +21,15 @@ from typing import Self
 from tenure import ids
 from tenure.clock import us
 from tenure.errors import TenureError
-from tenure.kernel.feed import FeedItem, decode_feed_lines
+from tenure.kernel.feed import FeedItem, decode_feed_lines, decode_feed_rows
 from tenure.kernel.server_rows import FeedRow, PublicationDeletionRow
 from tenure.logs import get_logger
 from tenure.outbound.document_store import DocumentChanged, DocumentStore
+from tenure.processes import make_process_name
 from tenure.publish.documents.event_writer import EventData, EventWriter, describe_events
 from tenure.publish.documents.run_writer import RunEvent, RunWriter
 from tenure.publish.documents.tenant_writer import LOOK_SECONDS, TenantWriter
+from tenure.publish.pauses import delay_after, wait_until_set
 from tenure.reads.status_document import PROFILE
 from tenure.shapes.published import run_folder
 from tenure.store.feed import FeedRepository
@@ -47,6 +46,8 @@ LEASE_SECONDS = 10.0
 RECORD_SECONDS = 0.5
 """How often the position is recorded."""
 DELAYS_SECONDS = (0.1, 0.5, 1.0, 2.0, 5.0)
+LOGGED_FAILURES = 60
+"""In a long outage, one of so many failures is logged."""
 DELETIONS_PER_LOOK = 20
 DELETION_TRY_SECONDS = 60.0
 RESET_RUNS = 100
@@ -70,7 +71,7 @@ class DocumentPublisher:
         self._events = EventWriter(self.documents)
         self._tenants = TenantWriter(store, self.documents)
         self._lease_seconds = lease_seconds
-        self._holder = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._holder = make_process_name()
         self._fence = 0
         self._pos = -1
         self._opened_at = 0
@@ -163,16 +164,16 @@ class DocumentPublisher:
                 failures = 0
             except TenureError as refused:
                 self.problem = f"{refused.code}: {refused.message}"
-                if failures < len(DELAYS_SECONDS) or failures % 60 == 0:
+                failures += 1
+                if failures <= len(DELAYS_SECONDS) or failures % LOGGED_FAILURES == 1:
                     log.warning(
                         "publishing_failed",
                         of=what,
                         error=refused.code,
                         message=refused.message,
-                        tries=failures + 1,
+                        tries=failures,
                     )
-                await asyncio.sleep(DELAYS_SECONDS[min(failures, len(DELAYS_SECONDS) - 1)])
-                failures += 1
+                await asyncio.sleep(delay_after(failures, DELAYS_SECONDS))
             except DocumentChanged as changed:
                 log.warning("publisher_conflict", of=what, path=str(changed))
                 raise PublicationLost from changed
@@ -194,7 +195,7 @@ class DocumentPublisher:
         bounds = await self._feed.bounds()
         if self._pos < 0:
             await self._publish_all(max(self._opened_at, bounds.trimmed))
-        if self._pos < bounds.trimmed or self._pos > bounds.head:
+        if not bounds.has_all_after(self._pos):
             await self._publish_all(bounds.head)
         rows = await self._feed.after(self._pos, PAGE_ROWS)
         if rows:
@@ -205,9 +206,7 @@ class DocumentPublisher:
             if len(rows) < PAGE_ROWS:
                 await asyncio.sleep(PAUSE_SECONDS)
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS):
-                await self._woken.wait()
+        await wait_until_set(self._woken, POLL_SECONDS)
 
     async def _publish(self, rows: list[FeedRow]) -> None:
         events = [
@@ -242,9 +241,7 @@ class DocumentPublisher:
             self._tenants.tenants.update(run.tenant for run in runs)
             while rows := await self._feed.after(scanned, PAGE_ROWS):
                 scanned = rows[-1].pos
-                created |= {
-                    item.run_id for row in rows for item in decode_feed_lines(row.body) if item.before is None
-                }
+                created |= {item.run_id for item in decode_feed_rows(rows) if item.before is None}
             # The feed has every state of a run that was created after `head`.
             await self._runs.write(
                 [RunEvent(head, _describe_now(run)) for run in runs if run.id not in created]
@@ -272,7 +269,7 @@ class DocumentPublisher:
         try:
             await self.documents.delete_folder(run_folder(row.tenant, ids.run_text(row.run_id)))
         except TenureError as refused:
-            again = us(DELAYS_SECONDS[min(row.tries, len(DELAYS_SECONDS)) - 1])
+            again = us(delay_after(row.tries, DELAYS_SECONDS))
             await self._rows.put_deletion(row, row.rounds, again, refused.message[:ERROR_CHARS_MAX])
             return
         if row.rounds == 0:

@@ -59,7 +59,9 @@ class ServiceAccountKey(msgspec.Struct, frozen=True):
     token_uri: str = "https://oauth2.googleapis.com/token"
 
 
-class MirroredDocument(msgspec.Struct, frozen=True):
+class StoredDocument(msgspec.Struct, frozen=True):
+    """A document as Firestore has it."""
+
     path: str
     fields: dict[str, Any]
     """In typed JSON."""
@@ -67,7 +69,7 @@ class MirroredDocument(msgspec.Struct, frozen=True):
 
 
 class FirestoreRead(msgspec.Struct, frozen=True):
-    found: dict[str, MirroredDocument]
+    found: dict[str, StoredDocument]
     """By path."""
     read_at: datetime
     """By Firestore's clock."""
@@ -119,7 +121,7 @@ class FirestoreClient:
 
     async def list_page(
         self, collection: str, mask: Iterable[str], page: str = ""
-    ) -> tuple[list[MirroredDocument], str]:
+    ) -> tuple[list[StoredDocument], str]:
         """A page of a collection with some of its fields, and the token of the next page."""
         given = [("pageSize", str(LIST_PAGE)), *(("mask.fieldPaths", name) for name in mask)]
         query = urlencode([*given, ("pageToken", page)] if page else given)
@@ -135,9 +137,9 @@ class FirestoreClient:
     def delete(self, path: str) -> dict[str, Any]:
         return {"delete": self.name(path)}
 
-    def _stored(self, row: dict[str, Any]) -> MirroredDocument:
+    def _stored(self, row: dict[str, Any]) -> StoredDocument:
         path = str(row["name"]).partition("/documents/")[2]
-        return MirroredDocument(path, row.get("fields", {}), str(row.get("updateTime", "")))
+        return StoredDocument(path, row.get("fields", {}), str(row.get("updateTime", "")))
 
     # ---------------------------------------------------------------------------------------------- requests
 

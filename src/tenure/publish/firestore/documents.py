@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tenure import ids
-from tenure.kernel.run_rows import RunRow, RunSpecRow
+from tenure.kernel.run_rows import RunRow
 from tenure.publish.firestore.values import document_id, encode_fields, encode_payload
 from tenure.reads.run_documents import PROFILE, read_document
 from tenure.reads.runs import RunReader
@@ -38,24 +38,14 @@ class MirrorDocument(msgspec.Struct, frozen=True):
     digest: str
 
 
-class MirrorRun(msgspec.Struct, frozen=True):
-    """A run and the documents below it. The run's own document is the last one."""
-
-    run_id: int
-    version: int
-    documents: list[MirrorDocument]
-    undo_of: int | None = None
-
-
 def run_path(run_id: int) -> str:
     return f"{RUNS}/{ids.run_text(run_id)}"
 
 
-async def read_mirror_run(store: Store, run_id: int) -> MirrorRun | None:
-    """A run's documents; None if the run does not exist."""
+async def read_mirror_documents(store: Store, run_id: int) -> list[MirrorDocument] | None:
+    """A run's documents, its own last; None if the run does not exist."""
     run = await read_first(store, RunRow, "get_run", run_id)
-    spec = await read_first(store, RunSpecRow, "get_spec", run_id)
-    if run is None or spec is None:
+    if run is None:
         return None
     version = run.version
     # The version is read before the contents: contents may be newer than their version, and are then written again.
@@ -74,7 +64,7 @@ async def read_mirror_run(store: Store, run_id: int) -> MirrorRun | None:
         documents.append(_make(key_path, part, version))
     whole = await read_document(reader, store, run_id, PROFILE)
     documents.append(_make(path, whole, version, {} if key_path is None else {KEY_DOCUMENT: key_path}))
-    return MirrorRun(run_id, version, documents, spec.undo_of)
+    return documents
 
 
 def _make(path: str, part: Any, version: int, more: dict[str, str] | None = None) -> MirrorDocument:

@@ -18,13 +18,10 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -33,9 +30,10 @@ import msgspec
 
 from tenure import ids
 from tenure.errors import TenureError
-from tenure.kernel.feed import decode_feed_lines
+from tenure.kernel.feed import decode_feed_rows
 from tenure.kernel.run_rows import RunRow
 from tenure.logs import get_logger
+from tenure.processes import make_process_name
 from tenure.publish.firestore.client import (
     FirestoreClient,
     FirestoreConflict,
@@ -48,11 +46,12 @@ from tenure.publish.firestore.documents import (
     KEY_DOCUMENT,
     RUNS,
     VERSION,
-    MirrorRun,
-    read_mirror_run,
+    MirrorDocument,
+    read_mirror_documents,
     run_path,
 )
 from tenure.publish.firestore.values import decode_fields, document_id, encode_fields
+from tenure.publish.pauses import delay_after, wait_until_set
 from tenure.reads.run_documents import PROFILE
 from tenure.reads.run_list import FOREVER_US
 from tenure.store.feed import FeedRepository
@@ -89,6 +88,14 @@ class _KnownDocument(msgspec.Struct, frozen=True):
     digest: str = ""
 
 
+class _DocumentWrite(msgspec.Struct, frozen=True):
+    """A write of a document in Firestore's form, and the document as it is afterwards."""
+
+    write: dict[str, Any]
+    path: str
+    after: _KnownDocument
+
+
 class _Lease(msgspec.Struct, frozen=True):
     update_time: str
     fence: int
@@ -121,7 +128,7 @@ class FirestoreMirror:
         """How often a process without the lease asks for it."""
         self._refresh_seconds = refresh_seconds
         self._sweep_seconds = sweep_seconds
-        self._holder = f"{socket.gethostname()[:80]}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._holder = make_process_name()
         self._lease: _Lease | None = None
         self._renewed_at = 0.0
         self._known: OrderedDict[str, _KnownDocument] = OrderedDict()
@@ -162,16 +169,14 @@ class FirestoreMirror:
                 failures = 0
                 pause = self._round_seconds
             except (FirestoreConflict, FirestoreUnavailable, FirestoreRefused, TenureError) as fault:
-                pause = DELAYS_SECONDS[min(failures, len(DELAYS_SECONDS) - 1)]
                 failures += 1
+                pause = delay_after(failures, DELAYS_SECONDS)
                 log.warning("firestore_mirror_failed", error=type(fault).__name__, message=str(fault)[:300])
             except Exception:
                 pause = DELAYS_SECONDS[-1]
                 log.error("firestore_mirror_failed", traceback=traceback.format_exc())
             await asyncio.sleep(pause if self._lease is not None else max(pause, self._standby_seconds))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._round_seconds):
-                    await self._woken.wait()
+            await wait_until_set(self._woken, self._round_seconds)
             self._woken.clear()
 
     # ---------------------------------------------------------------------------------------------- rounds
@@ -184,9 +189,7 @@ class FirestoreMirror:
             while await self._follow_feed():
                 pass
             await self._refresh()
-            if time.monotonic() - self._renewed_at >= min(RENEW_SECONDS, self._lease_seconds / 3):
-                assert self._lease is not None
-                await self._commit([], self._lease.position)
+            await self._commit([], self._held.position)  # renews the lease when that is due
             if time.monotonic() - self._swept_at >= self._sweep_seconds:
                 await self.sweep()
         except FirestoreConflict:
@@ -217,12 +220,17 @@ class FirestoreMirror:
     def _lease_fields(self, holder: str, fence: int, position: int | None) -> dict[str, Any]:
         return encode_fields({"holder": holder, "fence": fence, "position": position})
 
+    @property
+    def _held(self) -> _Lease:
+        """The lease, which this process must hold to write."""
+        assert self._lease is not None
+        return self._lease
+
     async def _follow_feed(self) -> bool:
         """Write the runs that the next page of the feed names. True if there may be more."""
-        assert self._lease is not None
-        position = self._lease.position
+        position = self._held.position
         bounds = await self._feed.bounds()
-        if position is None or position < bounds.trimmed or position > bounds.head:
+        if position is None or not bounds.has_all_after(position):
             await self._write_everything()
             await self._commit([], bounds.head)
             return True
@@ -231,8 +239,7 @@ class FirestoreMirror:
             return False
         named = {
             item.run_id: None
-            for row in rows
-            for item in decode_feed_lines(row.body)
+            for item in decode_feed_rows(rows)
             if item.tenant in self._tenants and item.profile == PROFILE
         }
         await self._write_runs(list(named), rows[-1].pos)
@@ -245,37 +252,35 @@ class FirestoreMirror:
 
     async def _refresh(self) -> None:
         """Write what has changed since the feed named a run (law 6)."""
-        assert self._lease is not None
         due = time.monotonic() - self._refresh_seconds
         named = [run_id for run_id, at in self._named_at.items() if at <= due]
         if named:
-            await self._write_runs(named, self._lease.position)
+            await self._write_runs(named, self._held.position)
         for run_id in named:
             self._named_at.pop(run_id, None)
 
     async def _write_everything(self) -> None:
         """Write all runs from their rows (law 3)."""
-        assert self._lease is not None
         for tenant in sorted(self._tenants):
             at, last = FOREVER_US, _RUN_ID_MAX
             while rows := await self._store.read("runs_page", tenant, at, last, RUNS_PAGE):
                 found: list[RunRow] = rows
                 await self._write_runs(
-                    [run.id for run in found if run.profile == PROFILE], self._lease.position
+                    [run.id for run in found if run.profile == PROFILE], self._held.position
                 )
                 at, last = found[-1].created_at, found[-1].id
 
     async def _write_runs(self, run_ids: list[int], position: int | None) -> None:
         """Write the current state of runs. The position moves with the last commit."""
-        writes: list[tuple[dict[str, Any], str, _KnownDocument]] = []
+        writes: list[_DocumentWrite] = []
         named = {each: None for run_id in run_ids for each in await self._with_undone(run_id)}
         for run_id in named:
-            found = await read_mirror_run(self._store, run_id)
+            found = await read_mirror_documents(self._store, run_id)
             if found is None:
                 await self._delete_run(run_path(run_id))
             else:
                 writes += await self._prepare(found)
-        for chunk in _chunks(writes):
+        for chunk in _split_writes(writes):
             await self._write_chunk(chunk)
         await self._commit([], position)
 
@@ -285,17 +290,18 @@ class FirestoreMirror:
         undone = specs[0].undo_of if specs else None
         return [run_id] if undone is None else [undone, run_id]
 
-    async def _prepare(self, run: MirrorRun) -> list[tuple[dict[str, Any], str, _KnownDocument]]:
+    async def _prepare(self, documents: list[MirrorDocument]) -> list[_DocumentWrite]:
         """The writes of a run: its documents that are new or have changed (law 2)."""
-        paths = [document.path for document in run.documents]
+        paths = [document.path for document in documents]
         await self._read_known([path for path in paths if path not in self._known])
         writes = []
-        for document in run.documents:
+        for document in documents:
             known = self._known[document.path]
             if known.version > document.version or known.digest == document.digest:
                 continue
             write = self._client.update(document.path, document.fields, known.update_time)
-            writes.append((write, document.path, _KnownDocument(None, document.version, document.digest)))
+            after = _KnownDocument(None, document.version, document.digest)
+            writes.append(_DocumentWrite(write, document.path, after))
         return writes
 
     async def _read_known(self, paths: list[str]) -> None:
@@ -320,10 +326,9 @@ class FirestoreMirror:
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
-    async def _write_chunk(self, chunk: list[tuple[dict[str, Any], str, _KnownDocument]]) -> None:
-        assert self._lease is not None
+    async def _write_chunk(self, chunk: list[_DocumentWrite]) -> None:
         try:
-            times = await self._commit([write for write, _, _ in chunk], self._lease.position)
+            times = await self._commit([one.write for one in chunk], self._held.position)
         except FirestoreRefused as refused:
             if len(chunk) > 1:  # find the one that is refused
                 middle = len(chunk) // 2
@@ -331,17 +336,16 @@ class FirestoreMirror:
                 await self._write_chunk(chunk[middle:])
                 return
             self.refused += 1
-            log.error("firestore_document_refused", document=chunk[0][1], message=str(refused)[:300])
+            log.error("firestore_document_refused", document=chunk[0].path, message=str(refused)[:300])
             return
-        for (_, path, known), update_time in zip(chunk, times, strict=True):
-            self._remember(path, msgspec.structs.replace(known, update_time=update_time))
+        for one, update_time in zip(chunk, times, strict=True):
+            self._remember(one.path, msgspec.structs.replace(one.after, update_time=update_time))
 
     async def _commit(
         self, writes: list[dict[str, Any]], position: int | None, *, holder: str | None = None
     ) -> list[str]:
         """Commit writes together with the lease (law 1)."""
-        lease = self._lease
-        assert lease is not None
+        lease = self._held
         fields = self._lease_fields(self._holder if holder is None else holder, lease.fence, position)
         if not writes and position == lease.position and holder is None and not self._is_due():
             return []
@@ -378,7 +382,6 @@ class FirestoreMirror:
 
     async def _delete_run(self, path: str) -> None:
         """Delete a run's documents, its own last: until then, the sweep finds it again."""
-        assert self._lease is not None
         paths: list[str] = []
         for kind in BELOW:
             page = ""
@@ -394,20 +397,18 @@ class FirestoreMirror:
         paths += [*([] if key is None else [str(key)]), path]
         for start in range(0, len(paths), WRITES_MAX):
             some = paths[start : start + WRITES_MAX]
-            await self._commit([self._client.delete(one) for one in some], self._lease.position)
+            await self._commit([self._client.delete(one) for one in some], self._held.position)
         for one in paths:
             self._known.pop(one, None)
         log.info("firestore_run_deleted", document=path)
 
 
-def _chunks(
-    writes: Iterable[tuple[dict[str, Any], str, _KnownDocument]],
-) -> Iterable[list[tuple[dict[str, Any], str, _KnownDocument]]]:
-    """Writes in order, in parts that one commit can have."""
-    chunk: list[tuple[dict[str, Any], str, _KnownDocument]] = []
+def _split_writes(writes: Iterable[_DocumentWrite]) -> Iterator[list[_DocumentWrite]]:
+    """Writes in order, in parts that fit into one commit."""
+    chunk: list[_DocumentWrite] = []
     size = 0
     for write in writes:
-        length = len(msgspec.json.encode(write[0]))
+        length = len(msgspec.json.encode(write.write))
         if chunk and (len(chunk) >= WRITES_MAX or size + length > COMMIT_BYTES_MAX):
             yield chunk
             chunk, size = [], 0
