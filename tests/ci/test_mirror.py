@@ -14,7 +14,7 @@ from tenure.ci.git_commands import (
     LocalRepository,
     check_ref,
 )
-from tenure.ci.mirror import GitMirror, GitSettings
+from tenure.ci.mirror import GitMirror, GitSettings, _credentials
 from tenure.ci.settings import FetchSettings, RepositorySettings
 from tenure.errors import TenureError
 from tests.ci.repositories import WorkRepository
@@ -253,15 +253,12 @@ def test_many_packs_are_indexed_together_and_none_is_deleted(
     assert all(mirror.repository.list_files(commit) for commit in commits)
 
 
-def test_a_token_is_sent_to_its_host_and_never_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_sent_to_its_host_and_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_TOKEN", "s3cret")
     settings = RepositorySettings(
         name="shop", url="https://example.com/x.git", fetch=FetchSettings(credential="env:GIT_TOKEN")
     )
-    mirror = GitMirror(tmp_path, settings, OWNER)
-    header = mirror._credentials()["http.https://example.com/.extraHeader"]
+    header = _credentials(settings)["http.https://example.com/.extraHeader"]
     assert header == "Authorization: Basic eC1hY2Nlc3MtdG9rZW46czNjcmV0"
 
 
