@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenure.ci.globs import PathIndex, compile_glob, find_glob_problem, matches_branch
+from tenure.ci.globs import PathIndex, compile_glob, find_glob_problem, matches_branch, may_match_below
 
 CASES = {
     ("a/*.py", "a/x.py"): True,
@@ -74,6 +74,16 @@ def test_a_glob_that_never_goes_back_loses_no_match(glob: str, path: str) -> Non
     if not set(glob) & set("*?") or glob.endswith("**"):
         return
     assert bool(compile_glob(glob).fullmatch(path)) is slow_match(glob, path)
+
+
+@given(
+    st.lists(_PART, min_size=1, max_size=5).map("/".join),
+    st.sampled_from(["", "/"]),
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=6),
+)
+def test_no_folder_of_a_match_is_left_out(glob: str, end: str, names: list[str]) -> None:
+    if compile_glob(glob + end).fullmatch("/".join(names)):
+        assert all(may_match_below(glob + end, "/".join(names[:n])) for n in range(1, len(names)))
 
 
 def test_a_glob_of_many_stars_is_matched_in_linear_time() -> None:

@@ -4,7 +4,9 @@ import os
 import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from tenure.ci.git_commands import (
@@ -14,9 +16,11 @@ from tenure.ci.git_commands import (
     LocalRepository,
     check_ref,
 )
+from tenure.ci.globs import PathIndex
 from tenure.ci.mirror import GitMirror, GitSettings, _credentials
 from tenure.ci.settings import FetchSettings, RepositorySettings
 from tenure.errors import TenureError
+from tenure.testing.git_host import GitHost
 from tests.ci.repositories import WorkRepository
 
 OWNER = GitSettings(protocols=("file", "http", "https"))
@@ -131,16 +135,20 @@ def test_a_repository_that_is_too_large_is_refused_while_it_is_fetched(work: Wor
     assert not list(mirror.folder.glob("objects/pack/tmp_*"))
 
 
-def test_a_fetch_that_takes_too_long_is_stopped_with_its_helpers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("asked", "allowed"), [(0.5, 600.0), (600.0, 0.5)])
+def test_a_fetch_that_takes_too_long_is_stopped_with_its_helpers(
+    tmp_path: Path, asked: float, allowed: float
+) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.git"
         settings = RepositorySettings(
-            name="slow", url=url, protocols=("http",), fetch=FetchSettings(timeout_seconds=0.5)
+            name="slow", url=url, protocols=("http",), fetch=FetchSettings(timeout_seconds=asked)
         )
+        owner = msgspec.structs.replace(OWNER, timeout_seconds=allowed)
         with pytest.raises(TenureError, match="took longer than") as failed:
-            GitMirror(tmp_path, settings, OWNER).fetch_change("refs/heads/main")
+            GitMirror(tmp_path, settings, owner).fetch_change("refs/heads/main")
     assert failed.value.code == "NETWORK_FETCH_FAILED"
     assert failed.value.retryable
 
@@ -288,3 +296,138 @@ def test_a_command_that_prints_too_much_or_takes_too_long_is_stopped(work: WorkR
         git.run(
             "cat-file", "--batch", "--buffer", "--follow-symlinks", data=b"HEAD\n" * 2_000_000, seconds=0.01
         )
+
+
+OWNER_REFUSES: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "protocol": ({"protocols": ("https",)}, {}, "REPOSITORY_REFUSED", "this host fetches with https"),
+    "size": ({"size_bytes": 50_000}, {}, "REPOSITORY_TOO_LARGE", "more than the 50000 bytes"),
+    "credential": (
+        {"credentials": ("env:OTHER",)},
+        {"credential": "file:/etc/shadow"},
+        "REPOSITORY_REFUSED",
+        "needs file:/etc/shadow, which this host does not give",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OWNER_REFUSES)
+def test_the_settings_of_a_repository_get_nothing_beyond_what_the_owner_allows(
+    work: WorkRepository, what: str
+) -> None:
+    allowed, fetch, code, message = OWNER_REFUSES[what]
+    (work.folder / "large").write_bytes(os.urandom(300_000))
+    work.commit({})
+    owner = msgspec.structs.replace(OWNER, **allowed)
+    settings = settings_for(work, FetchSettings(**fetch))
+    with pytest.raises(TenureError, match=message) as failed:
+        GitMirror(work.folder.parent / "cache", settings, owner).fetch_change("refs/heads/main")
+    assert failed.value.code == code
+
+
+def test_what_the_owner_does_not_allow_is_refused_even_if_it_is_there(work: WorkRepository) -> None:
+    head = work.commit({"a": "1"})
+    mirror_of(work).fetch_change("refs/heads/main", head)
+    stricter = GitMirror(work.folder.parent / "cache", settings_for(work), GitSettings())
+    with pytest.raises(TenureError, match="uses file; this host fetches with https, ssh"):
+        stricter.fetch_change("refs/heads/main", head)
+
+
+def test_a_url_has_one_mirror_whatever_the_repository_is_called(work: WorkRepository) -> None:
+    head = work.commit({"a": "1"})
+    mirror = mirror_of(work)
+    mirror.fetch_change("refs/heads/main", head)
+    renamed = msgspec.structs.replace(settings_for(work), name="other", tenant="other")
+    assert GitMirror(work.folder.parent / "cache", renamed, OWNER).folder == mirror.folder
+
+
+def test_a_commit_is_fetched_by_its_id_alone(work: WorkRepository) -> None:
+    head = work.commit({"a": "1"})
+    assert mirror_of(work).fetch_change("", head) == head
+    for wrong in ("--all", "main", "0" * 39):
+        with pytest.raises(TenureError, match="is not the id of a commit"):
+            mirror_of(work).fetch_change("", wrong)
+
+
+def test_the_configuration_of_the_owner_gives_credentials_and_no_further_protocols(
+    work: WorkRepository, tmp_path: Path
+) -> None:
+    head = work.commit({"a": "1"})
+    script = tmp_path / "helper"
+    script.write_text("#!/bin/sh\necho username=me\necho password=hush\n")
+    script.chmod(0o755)
+    config = tmp_path / "gitconfig"
+    config.write_text(f"[credential]\n\thelper = {script}\n[protocol]\n\tallow = always\n")
+    with GitHost(work.folder.parent, credentials="Basic bWU6aHVzaA==") as host:
+        settings = RepositorySettings(
+            name="shop", url=f"{host.url}/{work.folder.name}/.git", protocols=("http",)
+        )
+        with pytest.raises(TenureError, match="could not read Username"):
+            GitMirror(tmp_path / "cache", settings, OWNER).fetch_change("refs/heads/main")
+        owner = GitSettings(protocols=("http",), config_file=str(config))
+        mirror = GitMirror(tmp_path / "cache", settings, owner)
+        assert mirror.fetch_change("refs/heads/main") == head
+        config.write_text(config.read_text() + f'[url "{work.folder.parent}"]\n\tinsteadOf = {host.url}\n')
+        with pytest.raises(TenureError, match="transport 'file' not allowed"):
+            mirror.fetch_change("refs/heads/main")
+    stored = b"".join(file.read_bytes() for file in mirror.folder.rglob("*") if file.is_file())
+    assert b"hush" not in stored
+    assert b"bWU6aHVzaA" not in stored
+
+
+def test_a_fetch_ends_when_it_is_asked_to_stop(tmp_path: Path) -> None:
+    import socket
+
+    stop = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.git"
+        settings = RepositorySettings(name="slow", url=url, protocols=("http",))
+        failed: list[str] = []
+
+        def fetch() -> None:
+            try:
+                GitMirror(tmp_path, settings, OWNER, stop.is_set).fetch_change("refs/heads/main")
+            except TenureError as error:
+                failed.append(error.message)
+
+        threads = [threading.Thread(target=fetch) for _ in range(2)]  # one fetches, one waits for the lock
+        for thread in threads:
+            thread.start()
+        connection, _ = silent.accept()
+        stop.set()
+        for thread in threads:
+            thread.join()
+        connection.close()
+    assert len(failed) == 2
+    assert any("git fetch was stopped" in message for message in failed)
+
+
+def test_only_the_objects_of_a_mirror_are_open_for_other_users(work: WorkRepository) -> None:
+    work.commit({"a": "1"})
+    before = os.umask(0o077)
+    try:
+        mirror = mirror_of(work)
+        mirror.fetch_change("refs/heads/main")
+    finally:
+        os.umask(before)
+    assert mirror.folder.stat().st_mode & 0o077 == 0
+    objects = mirror.folder / "objects"
+    assert all(file.stat().st_mode & 0o004 for file in (objects, *objects.rglob("*")))
+
+
+def test_a_job_gets_exactly_the_files_that_its_digest_covers(work: WorkRepository) -> None:
+    """The digest is of what the planner lists; a job's files are found by their bytes."""
+    names = [b"d/a", b"d/\xe9", b"d/\\xe9", "d/\u00e9".encode(), b"d/e/f"]
+    for name in names:
+        path = os.path.join(os.fsencode(work.folder), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(name)
+    commit = work.commit({})
+    repository = LocalRepository(work.folder / ".git")
+    listed = [file.path for file in repository.list_files(commit)]
+    assert len(set(listed)) == len(names)
+    index = PathIndex(listed)
+    for glob in ("d/?", "d/*", "d", "**/f", "d/????"):
+        assert len(repository.find_paths(commit, [glob])) == len(index.find(glob))
+    assert repository.find_paths(commit, ["d/?"]) == [b"d/a", "d/\u00e9".encode()]
+    assert sorted(repository.find_paths(commit, ["."])) == sorted(names)

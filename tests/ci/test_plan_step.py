@@ -199,6 +199,11 @@ def test_only_trusted_plans_add_to_the_kept_imports(work: WorkRepository, host: 
     kept.write_bytes(msgspec.json.encode({blob: [] for blob in known}))
     planned = host.plan(head=work.commit({"libs/base/x.txt": "1"}), base=head)
     assert included(planned) == ["test-base"]
+    # Another tenant, which may trust other branches of the same URL, has its own.
+    other = Host(host.cache, url=str(work.folder), protocols=("file",), tenant="other")
+    planned = other.plan(head=work.commit({"libs/base/y.txt": "1"}), base=planned.head)
+    assert included(planned) == ["test-base", "test-web"]
+    assert len(list(host.cache.glob("*.git"))) == 1
 
 
 def test_the_planner_sees_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:

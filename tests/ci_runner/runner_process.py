@@ -30,6 +30,7 @@ class ProcessSettings(msgspec.Struct, kw_only=True):
     cancel_grace_seconds: float | None = None
     loopback: bool = False
     grace_seconds: float = 0.0
+    protocols: tuple[str, ...] = ("file",)
 
 
 async def run_process(settings: ProcessSettings) -> None:
@@ -38,7 +39,7 @@ async def run_process(settings: ProcessSettings) -> None:
         slots=settings.slots,
         labels=settings.labels,
         secrets=settings.secrets,
-        git=GitSettings(protocols=("file",)),
+        git=GitSettings(protocols=settings.protocols),
         reach=AllowedNetworks(loopback=settings.loopback),
         cancel_grace_seconds=settings.cancel_grace_seconds,
     )

@@ -63,7 +63,7 @@ class JobHost:
         shutil.rmtree(self.jobs, ignore_errors=True)  # what a runner that was killed has left
         make_folder(self.jobs)
         make_sandbox_files(self.files)
-        self._closing = threading.Event()
+        self.closing = threading.Event()
         self._git_threads = ThreadPoolExecutor(settings.slots, thread_name_prefix="git")
 
     async def fetch(self, checkout: JobCheckout) -> GitMirror:
@@ -88,14 +88,14 @@ class JobHost:
         canceled = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._git_threads, work, lambda: canceled.is_set() or self._closing.is_set()
+                self._git_threads, work, lambda: canceled.is_set() or self.closing.is_set()
             )
         except asyncio.CancelledError:
             canceled.set()
             raise
 
     def close(self) -> None:
-        self._closing.set()
+        self.closing.set()
         # A thread that waits for the planner needs this event loop, so nothing here waits for the thread.
         self._git_threads.shutdown(wait=False, cancel_futures=True)
         self._lock.close()

@@ -16,6 +16,8 @@ from tenure.sandbox.sandbox import SandboxSpec, run_sandboxed
 
 ANSWER_BYTES_MAX = 256 << 20
 PLANNER_PROCESSES = 32
+START_SECONDS = 60.0
+"""How much longer than its planner a thread waits, at most."""
 MESSAGE_CHARS_MAX = 500
 _BOOTSTRAP = "import sys; sys.path[:0] = sys.argv[1].split(':'); import runpy; runpy.run_module(sys.argv[2], run_name='__main__')"
 """The interpreter without its virtual environment: it finds the packages where they are mounted."""
@@ -25,7 +27,11 @@ def make_planner_launcher(host: JobHost, loop: asyncio.AbstractEventLoop, slot: 
     """A launcher for `execute_plan_step`, which is called in a thread. Its sandbox is started in the event loop."""
 
     def launch(request: bytes, seconds: float) -> bytes:
-        return asyncio.run_coroutine_threadsafe(run_planner(host, slot, request, seconds), loop).result()
+        if host.closing.is_set():  # nobody would run the coroutine
+            raise TenureError("PLAN_FAILED", "the runner stops")
+        return asyncio.run_coroutine_threadsafe(run_planner(host, slot, request, seconds), loop).result(
+            seconds + START_SECONDS
+        )
 
     return launch
 

@@ -20,8 +20,8 @@ CODES: dict[str, ErrorSpec] = {
     ),
     "REPOSITORY_REFUSED": ErrorSpec(
         422,
-        "The repository cannot be fetched: it does not exist, does not let us in, or is not allowed by its settings.",
-        "Check its URL, its credentials and its allowed protocols in the settings.",
+        "The repository cannot be fetched: it does not exist, does not let us in, or is not allowed by its settings or by the owner of the runner.",
+        "Check its URL, its credentials and its allowed protocols in the settings, and what the runner may fetch (--git-protocol, --git-config, --secrets).",
     ),
     "NETWORK_FETCH_FAILED": ErrorSpec(
         502,
