@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tenure.errors import TenureError
 from tenure.sandbox import usage_limits
-from tenure.sandbox.bubblewrap import find_bubblewrap, make_sandbox_files
+from tenure.sandbox.bubblewrap import find_bubblewrap, make_sandbox_files, own_python
 from tenure.sandbox.isolation import UID_BASE, choose_isolation
 from tenure.sandbox.sandbox import (
     SandboxCommand,
@@ -120,6 +121,14 @@ async def test_time_and_output_are_limited(spec: SandboxSpec) -> None:
         await run(spec, "yes", output_bytes_max=100_000)
     code, _ = await run(spec, "head -c 2000000 /dev/zero > /job/workspace/large")
     assert code == 128 + 25  # SIGXFSZ
+    small = msgspec.structs.replace(spec, memory_bytes=1 << 30)
+    code, output = await run(small, f"{own_python()[0]} -c 'bytearray(2 << 30)' 2>&1")
+    assert (code, "MemoryError" in output) == (1, True)
+
+
+async def test_signals_of_programs_do_not_end_the_agent(spec: SandboxSpec) -> None:
+    code, output = await run(spec, "for s in INT HUP TERM QUIT KILL CHLD; do kill -$s 1; done; echo alive")
+    assert (code, output) == (0, "alive\n")
 
 
 async def test_cgroups_of_killed_runners_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

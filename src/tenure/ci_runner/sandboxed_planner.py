@@ -1,7 +1,7 @@
 """The planner in a sandbox: it parses what a commit contains, and sees nothing but this Tenure.
 
 Law: the planner has no network, no file of a job, of a mirror or of the runner, and nothing that it could write to but a small /tmp. What it
-needs comes on stdin, and its answer is bounded.
+needs comes on stdin, and its answer, its memory and its time are bounded.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ ANSWER_BYTES_MAX = 256 << 20
 PLANNER_PROCESSES = 32
 START_SECONDS = 60.0
 """How much longer than its planner a thread waits, at most."""
+PLANNER_MEMORY_BYTES = 4 << 30
 MESSAGE_CHARS_MAX = 500
 _BOOTSTRAP = "import sys; sys.path[:0] = sys.argv[1].split(':'); import runpy; runpy.run_module(sys.argv[2], run_name='__main__')"
 """The interpreter without its virtual environment: it finds the packages where they are mounted."""
@@ -45,6 +46,7 @@ async def run_planner(host: JobHost, slot: int, request: bytes, seconds: float) 
         mounts=tuple(Mount(path, path) for path in packages),
         uid=host.isolation.uid(slot),
         processes=PLANNER_PROCESSES,
+        memory_bytes=PLANNER_MEMORY_BYTES,
     )
     argv = [own_python()[0], "-I", "-c", _BOOTSTRAP, ":".join(packages), PLANNER_ARGUMENTS[-1]]
     try:

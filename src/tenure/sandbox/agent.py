@@ -112,6 +112,7 @@ def _limit(plan: dict[str, Any]) -> None:
         ("RLIMIT_CORE", 0),
         ("RLIMIT_NPROC", plan["processes"]),
         ("RLIMIT_FSIZE", plan["file_bytes"]),
+        ("RLIMIT_AS", plan["memory_bytes"]),
     ):
         which = getattr(resource, name)
         if value is not None:

@@ -65,6 +65,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True):
     processes: int | None = None
     file_bytes: int | None = None
     """The largest file that a program may write."""
+    memory_bytes: int | None = None
+    """The address space of each program, for a sandbox that no `UsageMeter` measures."""
 
     def inside(self, path: str) -> str:
         """The path of something in `folder`, as the programs see it."""
@@ -273,6 +275,7 @@ def _argv(spec: SandboxSpec, control: int, output: int, errors: int, stdin: int 
         "writable": [*own, "/tmp", "/dev/shm"],
         "processes": None if spec.processes is None or not isolated else spec.processes + PROCESSES_SPARE,
         "file_bytes": spec.file_bytes,
+        "memory_bytes": spec.memory_bytes,
         "forward": (
             [PROXY_PORT, f"{PROXY_FOLDER}/{PROXY_SOCKET}"]
             if isolated and spec.proxy_folder is not None
