@@ -52,9 +52,8 @@ def _check_result(result: int, what: str) -> None:
 def _become(libc: Any, plan: dict[str, Any]) -> None:
     """Become the sandbox's user in a user namespace without capabilities."""
     uid, gid, inner = plan["uid"], plan["gid"], plan["inner_id"]
-    libc.umount2(
-        b"/proc/sys", _MNT_DETACH
-    )  # bubblewrap has made it read-only; the user cannot write to it anyway
+    # Bubblewrap has made it read-only; the user cannot write to it anyway.
+    libc.umount2(b"/proc/sys", _MNT_DETACH)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)

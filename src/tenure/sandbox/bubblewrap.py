@@ -152,16 +152,8 @@ def bubblewrap_argv(
     for each in ("passwd", "group", "hosts", "hostname"):
         argv += ["--ro-bind", str(files / each), f"/etc/{each}"]
     argv += ["--proc", "/proc", "--dev", "/dev"]
-    argv += [
-        "--perms",
-        "1777",
-        "--size",
-        str(SHARED_MEMORY_BYTES),
-        "--tmpfs",
-        "/dev/shm",
-        "--remount-ro",
-        "/dev",
-    ]
+    argv += ["--perms", "1777", "--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm"]
+    argv += ["--remount-ro", "/dev"]
     if folder is None:
         argv += ["--perms", "1777", "--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp", "--dir", JOB_FOLDER]
     else:
@@ -172,9 +164,8 @@ def bubblewrap_argv(
         argv += ["--ro-bind", str(proxy_folder), PROXY_FOLDER]
     python_folders = (Mount(each, each) for each in own_python()[1])
     for mount in (*python_folders, *mounts):
-        for above in reversed(
-            Path(mount.target).parents[:-1]
-        ):  # else the folders above have the modes of the machine's
+        # Otherwise the folders above would have the modes that they have on the machine.
+        for above in reversed(Path(mount.target).parents[:-1]):
             argv += ["--perms", "0755", "--dir", str(above)]
         argv += ["--ro-bind", mount.source, mount.target]
     return [*argv, "--remount-ro", "/", "--chdir", "/", "--", *inner]

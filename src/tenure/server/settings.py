@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tenure.status_server.listen_address import LOOPBACK
+
 if TYPE_CHECKING:  # it loads httpx, and commands import this module for their defaults
     from tenure.publish.vcs_settings import VcsSettings
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 BURST_SECONDS = 5
 """The default burst of a key: the requests that it may send in so many seconds."""
 

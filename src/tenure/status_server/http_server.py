@@ -1,7 +1,7 @@
 """A status server process: its listening socket and its shutdown.
 
 Laws:
-1. It listens on other addresses than loopback only with TLS, or behind a proxy that has TLS.
+1. It listens only where `listen_address` allows it.
 2. On a signal it ends its streams, lets requests finish for the grace period, and exits.
 """
 
@@ -19,13 +19,12 @@ import uvicorn
 
 from tenure.errors import TenureError
 from tenure.logs import get_logger
-from tenure.private_files import hide
 from tenure.status_server.app import StatusApp
+from tenure.status_server.listen_address import bind_socket, check_tls, format_address
 from tenure.status_server.published_reader import PublishedReader
 
 log = get_logger(__name__)
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 CONNECTIONS_MAX = 5_000
 GRACE_SECONDS = 5
 LOOK_SECONDS = 0.005
@@ -49,24 +48,32 @@ def _listen(settings: StatusSettings) -> socket.socket:
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65_535:
         raise TenureError("LISTEN_REFUSED", f"{settings.listen!r} is not HOST:PORT")
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise TenureError("LISTEN_REFUSED", "--tls-cert and --tls-key belong together")
-    if host not in LOOPBACK and settings.tls_cert is None and not settings.behind_proxy:
-        raise TenureError(
-            "LISTEN_REFUSED",
-            f"{host} can be reached from other machines, and keys would pass in the clear: "
-            "give --tls-cert and --tls-key, or --behind-proxy where something in front of it speaks TLS",
-        )
-    if settings.tls_key is not None:
-        hide(settings.tls_key)
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    check_tls(host, tls_cert=settings.tls_cert, tls_key=settings.tls_key, behind_proxy=settings.behind_proxy)
+    return bind_socket(host, int(port))
+
+
+class SignalFreeServer(uvicorn.Server):
+    """A server that leaves signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def wait_until_started(self, task: asyncio.Task[None]) -> None:
+        """Wait for the start of this server, which `task` serves."""
+        while not self.started and not task.done():  # noqa: ASYNC110 - uvicorn has only a flag
+            await asyncio.sleep(LOOK_SECONDS)
+        if task.done():
+            await task
+            raise TenureError("INTERNAL_ERROR", "the server did not start; the log says why")
+
+
+def load_config(config: uvicorn.Config) -> None:
+    """Load what a configuration names, above all the certificate."""
     try:
-        listening.bind((host, int(port)))
-    except OSError as fault:
-        listening.close()
-        raise TenureError("LISTEN_REFUSED", f"{settings.listen}: {fault.strerror}") from fault
-    return listening
+        config.load()
+    except (OSError, ssl.SSLError) as fault:
+        raise TenureError("LISTEN_REFUSED", f"the certificate or its key cannot be used: {fault}") from fault
 
 
 @asynccontextmanager
@@ -88,21 +95,15 @@ async def serving_documents(settings: StatusSettings) -> AsyncIterator[str]:
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     try:
-        config.load()
-    except (OSError, ssl.SSLError) as fault:
+        load_config(config)
+    except TenureError:
         listening.close()
-        raise TenureError("LISTEN_REFUSED", f"the certificate or its key cannot be used: {fault}") from fault
-    server = _StatusServer(config)
+        raise
+    server = SignalFreeServer(config)
     task = asyncio.ensure_future(server.serve(sockets=[listening]))
     try:
-        while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn has only a flag
-            await asyncio.sleep(LOOK_SECONDS)
-        if task.done():
-            await task
-            raise TenureError("INTERNAL_ERROR", "the server did not start; the log says why")
-        host, port = listening.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        yield f"{'https' if settings.tls_cert else 'http'}://{shown}:{port}"
+        await server.wait_until_started(task)
+        yield format_address(listening, tls=settings.tls_cert is not None)
     finally:
         app.stopping.set()
         server.should_exit = True
@@ -120,11 +121,3 @@ async def serve_documents(settings: StatusSettings) -> None:
         log.info("status_server_started", address=address, documents=settings.documents)
         await stop.wait()
     log.info("status_server_stopped")
-
-
-class _StatusServer(uvicorn.Server):
-    """A server that leaves signals to the process."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -47,6 +47,21 @@ def _by(default: str) -> Any:
     return typer.Option("--by", metavar="ID", help=help_text, show_default=False, callback=_opaque)
 
 
+TlsCert = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert", envvar="TENURE_TLS_CERT", metavar="FILE", help="The certificate chain, as PEM."
+    ),
+]
+TlsKey = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-key",
+        envvar="TENURE_TLS_KEY",
+        metavar="FILE",
+        help="The private key of the certificate, as PEM.",
+    ),
+]
 RunArg = Annotated[
     str,
     typer.Argument(

@@ -19,6 +19,8 @@ from tenure.cli.common.options import (
     ExternalQueueUrl,
     ListenDb,
     SigningKey,
+    TlsCert,
+    TlsKey,
     WaitForDatabase,
     WithEvidence,
 )
@@ -91,21 +93,8 @@ app = typer.Typer()
 def serve(
     host: Host = DEFAULT_SETTINGS.host,
     port: Port = DEFAULT_SETTINGS.port,
-    tls_cert: Annotated[
-        str | None,
-        typer.Option(
-            "--tls-cert", envvar="TENURE_TLS_CERT", metavar="FILE", help="The certificate chain, as PEM."
-        ),
-    ] = None,
-    tls_key: Annotated[
-        str | None,
-        typer.Option(
-            "--tls-key",
-            envvar="TENURE_TLS_KEY",
-            metavar="FILE",
-            help="The private key of the certificate, as PEM.",
-        ),
-    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     behind_proxy: Annotated[
         bool,
         typer.Option(

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from tenure.cli.common.options import TlsCert, TlsKey
 from tenure.cli.common.server_extra import require_server_extra
 
 _EPILOG = """
@@ -44,21 +45,8 @@ def status_server(
             "--listen", metavar="HOST:PORT", help="The address to listen on; port 0: any free port."
         ),
     ] = "127.0.0.1:8710",
-    tls_cert: Annotated[
-        str | None,
-        typer.Option(
-            "--tls-cert", envvar="TENURE_TLS_CERT", metavar="FILE", help="The certificate chain, as PEM."
-        ),
-    ] = None,
-    tls_key: Annotated[
-        str | None,
-        typer.Option(
-            "--tls-key",
-            envvar="TENURE_TLS_KEY",
-            metavar="FILE",
-            help="The private key of the certificate, as PEM.",
-        ),
-    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     behind_proxy: Annotated[
         bool, typer.Option("--behind-proxy", help="A proxy in front of it terminates TLS.")
     ] = False,

@@ -25,10 +25,11 @@ from tenure.errors import TenureError
 from tenure.server.auth.roles import ALLOWED, ANYONE, HERE, INSTALLATION, LEASE
 from tenure.server.http.forwarded import address_group
 from tenure.server.load_limits import REQUESTS_PER_KEY, LoadLimits
-from tenure.server.settings import LOOPBACK, Settings
+from tenure.server.settings import Settings
 from tenure.services.identity.key_lookup import KeyLookup
 from tenure.services.identity.principals import Principal
 from tenure.services.repositories import Repositories
+from tenure.status_server.listen_address import LOOPBACK
 
 _BEARER = re.compile(rb"[Bb]earer +tn_([a-z0-9]{12})_([A-Za-z0-9_-]{43})")
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")

@@ -109,10 +109,11 @@ class RunnerStorage:
             self._leases.check_late(credential),
             self._store.read("log_chunk_last", *attempt),
         )
-        if seq > (last[0].seq if last else 0) + 1:
+        next_seq = last[0].seq + 1 if last else 1
+        if seq > next_seq:
             raise TenureError(
                 "MESSAGE_OUT_OF_ORDER",
-                f"chunk {seq} was sent, but the chunk before it is missing: send chunk {(last[0].seq if last else 0) + 1}",
+                f"chunk {seq} was sent, but the chunk before it is missing: send chunk {next_seq}",
             )
         path = log_chunk_path(ids.run_text(run_id), idx, n, seq, digest)
         await self._runtime.artifacts.put_file(path, body)
@@ -162,16 +163,15 @@ class RunnerStorage:
             )
         run_id, idx, n = credential.run_id, credential.idx, credential.n
         # A runner chooses the nonce, so the id must not be one that another lease can have.
-        made = sha256(f"{credential.tenant}/{run_id}.{idx}.{n}/{kind}/{name}/{nonce}".encode()).hexdigest()[
-            :32
-        ]
+        named = f"{credential.tenant}/{run_id}.{idx}.{n}/{kind}/{name}/{nonce}"
+        upload_id = sha256(named.encode()).hexdigest()[:32]
         row = UploadRow(
             run_id=run_id,
             idx=idx,
             n=n,
             kind=kind,
             name=name,
-            id=made,
+            id=upload_id,
             tenant=credential.tenant,
             retention_us=None if retention_seconds is None else us(retention_seconds),
             begun_at=0,
@@ -282,7 +282,7 @@ class RunnerStorage:
     async def save_report(self, credential: LeaseCredential, report: TestReport) -> bool:
         """Store the test report of an attempt. Returns whether it is late."""
         seen = None
-        if (scope := await self._scope_of_job(credential)) is not None:
+        if (scope := await self._find_scope(credential)) is not None:
             seen = SeenTests(
                 credential.tenant,
                 scope.name,
@@ -341,8 +341,8 @@ class RunnerStorage:
         self._scopes[key] = scope
         return scope
 
-    async def _scope_of_job(self, credential: LeaseCredential) -> StorageScope | None:
-        """The same; None for a step that is not a CI job."""
+    async def _find_scope(self, credential: LeaseCredential) -> StorageScope | None:
+        """The scope of the lease's job; None if the step is not a CI job."""
         try:
             return await self._scope(credential)
         except TenureError as refused:
