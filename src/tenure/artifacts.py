@@ -24,7 +24,13 @@ from typing import Any
 
 import msgspec
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from obstore.store import from_url
 
 from tenure import ids
@@ -159,10 +165,16 @@ class ArtifactStore:
     # ------------------------------------------------------------------------------------ files by path
 
     async def put_file(self, path: str, body: bytes) -> None:
-        """Store a file of a job. Its path has the digest of its bytes, so an existing file is the same one."""
+        """Store a file of a job. Its path has the digest of its bytes, so an existing file is the same one.
+        ARTIFACT_STORE_REFUSED if we may not write: waiting for that would only hold up the job."""
         if not self.is_configured:
             raise TenureError("INVALID_INPUT", NO_JOB_PLACE_MESSAGE)
-        await self._put(path, body, replace=False)
+        try:
+            await self._put(path, body, replace=False)
+        except TenureError as fault:
+            if isinstance(fault.__cause__, PermissionDeniedError | UnauthenticatedError | PermissionError):
+                raise TenureError("ARTIFACT_STORE_REFUSED") from fault
+            raise
 
     async def get_file(self, path: str, digest: str) -> bytes:
         """The bytes of a file, checked against its digest (ARTIFACT_LOST)."""

@@ -90,6 +90,21 @@ async def test_chunks_of_a_log_follow_each_other(url: str, artifacts: Path) -> N
         assert set(before) <= set(files_in(artifacts))
 
 
+async def test_a_place_without_rights_refuses_files_at_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    async with site(url) as s:
+        await start(s)
+        held = await lease(s)
+        monkeypatch.setattr("tenure.artifacts.keep_file", refuse)
+        answer = await held.log(1, 0, b"abc")
+        assert (answer.status_code, problem(answer)) == (500, "ARTIFACT_STORE_REFUSED")
+        assert answer.json()["error"]["retryable"] is False, "a runner would try again for minutes"
+
+
 async def test_the_bytes_of_a_log_are_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tenure.store.log_chunks.LOG_BYTES_PER_ATTEMPT_MAX", 5)
     async with site(url) as s:

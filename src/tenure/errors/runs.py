@@ -241,6 +241,11 @@ CODES: dict[str, ErrorSpec] = {
         "A large payload that was stored as an artifact is missing or damaged.",
         "Restore the artifacts of this run from a backup and resume it, or rerun it.",
     ),
+    "ARTIFACT_STORE_REFUSED": ErrorSpec(
+        500,
+        "The server may not write to the place of the artifacts, so the logs and files of jobs are refused.",
+        "Give the server's credentials the right to write to the folder or bucket in TENURE_ARTIFACTS, and run the job again.",
+    ),
     "LIMIT_EXCEEDED": ErrorSpec(422, "A limit was exceeded. The message names it.", "Stay within the limit."),
     "TENANT_RATE_LIMITED": ErrorSpec(
         429,
