@@ -143,13 +143,13 @@ class Objects:
     async def _plan_ci_run(self) -> str:
         """A CI run with a plan of many jobs, and a report to the VCS."""
         engine = self.site.engine.scoped(tenant=ACME, actor="person:olga")
-        run = await engine.ci.trigger(CiTrigger(repository="shop", head="0" * 40))
+        run = await engine.ci.trigger(CiTrigger(repository="shop", head="1" * 40))
         (lease,) = await claim(self._runner, "plan", max=1, ack=True, capabilities=["ci|tool:ci.plan"])
         reasons = ["x" * 100]
         jobs = [
             {"name": f"job-{i}", "included": False, "reasons": reasons, "needs": []} for i in range(1_000)
         ]
-        plan = {"base": None, "head": "0" * 40, "jobs": jobs, "jobs_left_out": 0, "withheld_secrets": []}
+        plan = {"base": None, "head": "1" * 40, "jobs": jobs, "jobs_left_out": 0, "withheld_secrets": []}
         (await say(self.site, lease, "complete", 1, plan=[], output=plan)).raise_for_status()
         reports = VcsReports(engine.store)
         await reports.open([(one, "subject") for one in await reports.wanted(0, 10)])
