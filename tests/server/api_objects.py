@@ -317,7 +317,7 @@ VALID_FIELDS: dict[str, dict[str, Any]] = {
     "POST /runner/leases/{lease_id}/start": {"child": {"workflow": "greeting", "input": {"text": TEXT}}},
     "POST /runner/leases/{lease_id}/wait": {"event": {"event": "go", "within_seconds": 60}},
     "POST /runs/cancel": {"filter": {"workflow": "none"}},
-    "POST /ci/runs": {"repository": "shop"},
+    "POST /ci/runs": {"repository": "shop", "head": "1" * 40},
 }  # fmt: skip
 """By route: fields of a valid body, including large ones."""
 

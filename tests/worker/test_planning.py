@@ -81,7 +81,7 @@ async def test_a_planner_that_is_silent_for_too_long_ends_its_run(url: str, tmp_
         with WorkerProcess(url, TARGET):
             await until(lambda: notes(str(tmp_path)), "the planner")
             assert "plans it with 'tests.plan_change'" in (await engine.runs.explain(run)).text
-            engine.store.shift_clock(us(121))
+            engine.store.shift_clock(us(1_801))
             await engine.see_end(run, "failed")
             open_gate(str(tmp_path), "gate")
         assert (await engine.get(run)).error == "the planner took too long"
